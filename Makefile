@@ -70,7 +70,7 @@ docs-test: build ## the examples of the documents, and their tables beside the c
 free-threaded: setup-package ## tests under Python without the global lock, which is built first (15 minutes, once per machine)
 	@scripts/free_threaded.sh
 
-interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
+interop: build ## the tests about other libraries' models and arrays with torch, PEFT, JAX, polars, datasets (3 GB, build/interop)
 	@scripts/interop.sh
 
 lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files

@@ -57,7 +57,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
     ("protobuf", r"google/protobuf/", {"onnx"}),
     ("spdlog", r"spdlog/", {"base"}),
     ("Highway", r"hwy/", {"device", "kernels"}),
-    ("RE2", r"re2/", {"kernels"}),
+    ("RE2", r"re2/", {"kernels", "train"}),
     ("nanobind", r"nanobind/", {"bindings"}),
 ]
 # Sub-package of python/onnxgrad (or public module of one file) -> those that it may import besides

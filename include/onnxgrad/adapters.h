@@ -61,6 +61,8 @@ struct AdapterLayer {
   std::string weight;                ///< name of the weight in the model
   std::string role;                  ///< "query", "mlp_up", ..., as for AdapterOptions::targets
   std::vector<std::string> tensors;  ///< names of the adapter's weights: A, B; A, B, m; or factors
+  std::int64_t rank = 0;             ///< AdapterInfo::rank, unless PEFT made it with patterns
+  double scale = 1;
 };
 
 struct AdapterInfo {
@@ -107,9 +109,9 @@ void save_adapter(const Model& model, const std::string& folder, std::string_vie
 
 /// `model` with the adapter of such a folder, which PEFT or save_adapter() wrote for the same
 /// network. The layers are those that the tensors name. An adapter `name` that the model has gets
-/// the tensors if it has the same rank, scale and layers: then nothing has to be compiled again.
-/// Throws: ModelError (a layer that the model does not have), CheckpointError (a damaged file, a
-/// kind of adapter that is not in AdapterKind).
+/// the tensors if it has the same layers and no smaller rank: then nothing has to be compiled
+/// again, and its scale stays (B is multiplied). Throws: ModelError (a layer that the model does
+/// not have), CheckpointError (a damaged file, a kind of adapter that is not in AdapterKind).
 Model load_adapter(const Model& model, const std::string& folder,
                    std::string_view name = "default");
 

@@ -22,7 +22,9 @@ void bind_adapters(nb::module_& module) {
       .def_ro("module", &AdapterLayer::module)
       .def_ro("weight", &AdapterLayer::weight)
       .def_ro("role", &AdapterLayer::role)
-      .def_ro("tensors", &AdapterLayer::tensors);
+      .def_ro("tensors", &AdapterLayer::tensors)
+      .def_ro("rank", &AdapterLayer::rank)
+      .def_ro("scale", &AdapterLayer::scale);
   nb::class_<AdapterInfo>(module, "AdapterInfo")
       .def_ro("name", &AdapterInfo::name)
       .def_prop_ro(

@@ -107,8 +107,9 @@ bool is_same_name(std::string_view given, std::string_view wanted) {
   return ends_in(given, wanted) || ends_in(wanted, given);
 }
 
-std::string_view without_prefix(std::string_view name) {
-  return name.starts_with(kPeftPrefix) ? name.substr(kPeftPrefix.size()) : name;
+std::string without_wrappers(std::string_view name) {
+  if (name.starts_with(kPeftPrefix)) name.remove_prefix(kPeftPrefix.size());
+  return train::without_base_layer(name);
 }
 
 std::vector<std::string> layer_names(const Model& model) {
@@ -139,7 +140,7 @@ class GivenTensors {
   const Tensor& take(const std::string& wanted) {
     Given* found = nullptr;
     for (Given& given : given_) {
-      const std::string_view name = without_prefix(given.tensor->name);
+      const std::string name = without_wrappers(given.tensor->name);
       if (name == wanted) {
         found = &given;
         break;
@@ -230,17 +231,56 @@ void expect_own_readers(const ir::Model& plain, const train::RecordedAdapter& ad
   }
 }
 
-}  // namespace
-
-Model add_adapter(const Model& model, const AdapterOptions& options) {
+std::shared_ptr<const Model::Impl> with_adapter(const Model& model, const AdapterOptions& options,
+                                                const train::LayerForms& forms) {
   const Model::Impl& impl = model.impl();
   auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
-  train::insert_adapter(*graph, *impl.working(), train::builtin_engine().ops, options);
+  train::insert_adapter(*graph, *impl.working(), train::builtin_engine().ops, options, forms);
   auto made = edited(model, std::move(graph));
   // Merging writes the weights into this file.
   const bool is_first = !train::has_adapters(*impl.file.model);
   made->plain = is_first ? std::make_shared<const Model::Impl>(impl, NamedTensors{}) : impl.plain;
-  return Model(std::move(made));
+  return made;
+}
+
+// Ranks and scales of the layers of the model's adapter that the adapter of a folder is for.
+train::LayerForms forms_in(const train::RecordedAdapter& adapter, const train::PeftAdapter& given) {
+  std::vector<std::string> names;
+  for (const train::RecordedLayer& layer : adapter.layers) names.push_back(layer.module);
+  train::LayerForms forms;
+  for (const auto& [module, form] : given.layers) {
+    const auto layer = std::ranges::find(adapter.layers, nearest_module(module, names),
+                                         &train::RecordedLayer::module);
+    if (layer == adapter.layers.end()) continue;
+    forms[module] = {.rank = train::rank_of(adapter, *layer),
+                     .scale = train::scale_of(adapter, *layer),
+                     .scales_inputs = layer->scales_inputs};
+  }
+  return forms;
+}
+
+// Drops weights that the model has as well and the adapter does not train: the rest of the modules
+// that save_adapter() completes.
+void drop_untrained(train::PeftAdapter& given, const Model& model,
+                    const train::RecordedAdapter& adapter) {
+  if (given.options.full.empty()) return;
+  std::vector<std::string> own;
+  for (const std::string& name : adapter.options.full) own.push_back(program_name(model, name));
+  const NamedTensors all = state_dict(model);
+  std::erase_if(given.tensors, [&](const NamedTensor& tensor) {
+    const auto is_in = [&tensor](const std::vector<std::string>& names) {
+      return std::ranges::find(names, tensor.name) != names.end();
+    };
+    if (!is_in(given.options.full) || is_in(own)) return false;
+    const auto found = std::ranges::find(all, tensor.name, &NamedTensor::name);
+    return found != all.end() && found->tensor.to_doubles() == tensor.tensor.to_doubles();
+  });
+}
+
+}  // namespace
+
+Model add_adapter(const Model& model, const AdapterOptions& options) {
+  return Model(with_adapter(model, options, {}));
 }
 
 std::vector<AdapterInfo> adapters(const Model& model) {
@@ -259,7 +299,9 @@ std::vector<AdapterInfo> adapters(const Model& model) {
       info.layers.push_back({.module = layer.module,
                              .weight = layer.weight,
                              .role = layer.role,
-                             .tensors = train::tensor_names(layer)});
+                             .tensors = train::tensor_names(layer),
+                             .rank = train::rank_of(adapter, layer),
+                             .scale = train::scale_of(adapter, layer)});
     }
     infos.push_back(std::move(info));
   }
@@ -310,7 +352,8 @@ NamedTensors adapter_state(const Model& model, std::string_view name) {
     const std::string wanted = program_name(model, full);
     const auto found = std::ranges::find(all, wanted, &NamedTensor::name);
     if (found == all.end()) continue;  // part of a cell
-    state.push_back({.name = std::string(kPeftPrefix) + wanted, .tensor = found->tensor});
+    state.push_back({.name = std::string(kPeftPrefix) + train::peft_weight_name(wanted, adapter),
+                     .tensor = found->tensor});
   }
   return state;
 }
@@ -343,20 +386,39 @@ void save_adapter(const Model& model, const std::string& folder, std::string_vie
   const auto record = train::read_adapters(*model.impl().file.model);
   train::RecordedAdapter adapter = find_adapter(record, name);
   for (std::string& full : adapter.options.full) full = program_name(model, full);
-  train::write_peft_files(folder, adapter, adapter_state(model, adapter.options.name));
+  NamedTensors state = adapter_state(model, adapter.options.name);
+  const std::vector<std::string> saved = train::saved_modules(adapter);
+  if (!saved.empty()) {  // PEFT wants whole modules
+    for (const NamedTensor& weight : state_dict(model)) {
+      const std::string module = weight.name.substr(0, weight.name.rfind('.'));
+      const std::string name = std::string(kPeftPrefix) + weight.name;
+      if (std::ranges::find(saved, module) == saved.end() ||
+          std::ranges::find(state, name, &NamedTensor::name) != state.end()) {
+        continue;
+      }
+      state.push_back({.name = name, .tensor = weight.tensor});
+    }
+  }
+  train::write_peft_files(folder, adapter, std::move(state));
 }
 
 Model load_adapter(const Model& model, const std::string& folder, std::string_view name) {
   train::PeftAdapter given = train::read_peft_files(folder);
   given.options.name = name;
   for (const train::RecordedAdapter& adapter : train::read_adapters(*model.impl().file.model)) {
-    if (adapter.options.name == name) return set_adapter_state(model, given.tensors, name);
+    if (adapter.options.name != name) continue;
+    train::fit_tensors(given, forms_in(adapter, given));
+    drop_untrained(given, model, adapter);
+    return set_adapter_state(model, given.tensors, name);
   }
   // Names in the file may have further modules in front, or lack some.
   const auto names = layer_names(model);
-  for (std::string& target : given.options.targets) target = nearest_module(target, names);
-  const Model changed = add_adapter(model, given.options);
-  return set_adapter_state(changed, given.tensors, name);
+  train::LayerForms forms;
+  for (const auto& [module, form] : given.layers) forms[nearest_module(module, names)] = form;
+  const Model changed =
+      set_adapter_state(Model(with_adapter(model, given.options, forms)), given.tensors, name);
+  if (given.frozen.empty()) return changed;
+  return load_state_dict(changed, given.frozen, /*strict=*/false).model;
 }
 
 Model adapters_as_inputs(const Model& model) {
@@ -366,8 +428,11 @@ Model adapters_as_inputs(const Model& model) {
     throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
   }
   for (const train::RecordedAdapter& adapter : record) {
-    const ir::Dim rank = ir::Dim::named(adapter.options.name + "_rank");
     for (const train::RecordedLayer& layer : adapter.layers) {
+      const std::int64_t own = layer.rank;
+      const ir::Dim rank =
+          ir::Dim::named(own == 0 ? adapter.options.name + "_rank"
+                                  : fmt::format("{}_rank_{}", adapter.options.name, own));
       for (const std::string& name : train::tensor_names(layer)) {
         ir::Value* value = graph->graph->find(name);
         if (value == nullptr || !value->is_constant()) continue;

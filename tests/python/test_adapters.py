@@ -95,8 +95,10 @@ def test_outputs_merging_and_files(name, tmp_path):
     og.adapters.save(changed, tmp_path)
     loaded = og.adapters.load(path, tmp_path)
     assert_near(run(loaded, feeds), outputs, 1e-6)
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert config["target_modules"] == [layer.module for layer in info.layers]
+    targets = json.loads((tmp_path / "adapter_config.json").read_text())["target_modules"]
+    modules = [layer.module for layer in info.layers]
+    # A pattern where a list would name other modules too: "0" is the end of "encoder.0".
+    assert targets == modules or targets == f"^({'|'.join(modules)})$"
 
 
 @pytest.mark.parametrize("name", ["scaled", "ia3", "embedding", "convolutions", "two_stacks_ia3"])
@@ -382,7 +384,7 @@ def test_errors_of_files(tmp_path):
     with pytest.raises(og.CheckpointError, match="PROMPT_TUNING"):
         og.adapters.load(GPT, tmp_path)
     og.adapters.save(og.adapters.add(GPT, "lora"), tmp_path)
-    with pytest.raises(og.ModelError, match=r"layer\.0\.q"):
+    with pytest.raises(og.ModelError, match=r"layer\.0\."):
         og.adapters.load(VGG, tmp_path)
     with pytest.raises(og.ModelError, match="nothing was added"):
         og.adapters.save(og.adapters.add(GPT, "bitfit"), tmp_path)

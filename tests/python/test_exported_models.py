@@ -378,7 +378,9 @@ def test_torch():
 def test_interop_has_all_libraries():
     import datasets  # noqa: F401
     import jax  # noqa: F401
+    import peft  # noqa: F401
     import polars  # noqa: F401
     import torch
+    import transformers  # noqa: F401
 
     assert not torch.cuda.is_available() or sys.platform == "linux"

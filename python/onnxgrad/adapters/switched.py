@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text
 from onnxgrad.data.arrays import from_native, to_feeds
@@ -47,8 +49,8 @@ def with_switched_adapters(
         model,
         one.kind,
         one.rank,
-        one.alpha,
-        one.rank_stabilized,
+        one.scale * one.rank,
+        False,
         0.0,
         [layer.module for layer in one.layers],
         [],
@@ -57,7 +59,7 @@ def with_switched_adapters(
         0,
     )
     feeds = {
-        name: dict(to_feeds(_tensors(loaded[name], info, info.scale / one.scale)))
+        name: dict(to_feeds(_tensors(loaded[name], info, one.scale)))
         for name, info in infos.items()
     }
     return _core.adapters_as_inputs(blank), feeds
@@ -67,12 +69,18 @@ def _layers(info: _core.AdapterInfo) -> tuple[str, list[str]]:
     return info.kind, sorted(layer.weight for layer in info.layers)
 
 
-def _tensors(model: _core.Model, info: _core.AdapterInfo, factor: float) -> dict[str, Any]:
-    """Return the tensors of an adapter; `factor` is its scale, of that of the graph."""
+def _tensors(model: _core.Model, info: _core.AdapterInfo, scale: float) -> dict[str, Any]:
+    """Return the tensors of an adapter, all of one rank, for a graph with this scale."""
+    rank = max(layer.rank for layer in info.layers)
     tensors = {}
     for layer in info.layers:
         for i, name in enumerate(layer.tensors):
-            tensors[name] = from_native(model.weight(name))
-            if i == 1 and factor != 1:
-                tensors[name] = tensors[name] * tensors[name].dtype.type(factor)
+            value = from_native(model.weight(name))
+            if i == 1 and layer.scale != scale:
+                value = value * value.dtype.type(layer.scale / scale)
+            if i < 2 and layer.rank < rank:  # A or B: (IA)³'s factors have one rank
+                axis = i if value.ndim > 2 else 1 - i
+                width = [(0, rank - layer.rank if k == axis else 0) for k in range(value.ndim)]
+                value = np.pad(value, width)
+            tensors[name] = value
     return tensors

@@ -80,7 +80,33 @@ std::vector<std::string> default_targets(const std::vector<AdaptableLayer>& laye
   return {has_convolution && kind == AdapterKind::kLora ? "conv" : "linear"};
 }
 
+void check_kind(const AdaptableLayer& layer, AdapterKind kind) {
+  if (kind == AdapterKind::kLora || layer.kind == LayerKind::kLinear) return;
+  throw ModelError({.what = fmt::format("'{}' is no linear layer; '{}' adapts no others",
+                                        layer.module, adapter_kind_name(kind)),
+                    .where = {.value = layer.module},
+                    .hint = "Use LoRA, or name other targets."});
+}
+
 }  // namespace
+
+std::vector<AdaptableLayer> named_layers(std::vector<AdaptableLayer> layers,
+                                         const LayerForms& forms, AdapterKind kind) {
+  for (const auto& [module, form] : forms) {
+    const auto is_named = [&](const AdaptableLayer& layer) {
+      return layer.module == module && form.is_embedding == (layer.kind == LayerKind::kEmbedding);
+    };
+    const auto found = std::ranges::find_if(layers, is_named);
+    if (found == layers.end()) refuse_pattern(module, "the adapter", layers);
+    check_kind(*found, kind);
+  }
+  std::erase_if(layers, [&forms](const AdaptableLayer& layer) {
+    const auto form = forms.find(layer.module);
+    return form == forms.end() ||
+           form->second.is_embedding != (layer.kind == LayerKind::kEmbedding);
+  });
+  return layers;
+}
 
 std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
                                           const AdapterOptions& options) {
@@ -121,12 +147,7 @@ std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
   std::vector<AdaptableLayer> result;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (!chosen[i]) continue;
-    if (options.kind != AdapterKind::kLora && layers[i].kind != LayerKind::kLinear) {
-      throw ModelError({.what = fmt::format("'{}' is no linear layer; '{}' adapts no others",
-                                            layers[i].module, adapter_kind_name(options.kind)),
-                        .where = {.value = layers[i].module},
-                        .hint = "Use LoRA, or name other targets."});
-    }
+    check_kind(layers[i], options.kind);
     result.push_back(std::move(layers[i]));
   }
   if (result.empty()) {

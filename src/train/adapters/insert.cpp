@@ -60,8 +60,13 @@ double scale_of(const AdapterOptions& options) {
 // Adds the nodes of one adapter.
 class Inserter {
  public:
-  Inserter(ir::Model& file, const AdapterOptions& options, double scale)
-      : file_(file), root_(*file.graph), options_(options), scale_(scale), uses_(root_) {}
+  Inserter(ir::Model& file, const AdapterOptions& options, double scale, const LayerForms& forms)
+      : file_(file),
+        root_(*file.graph),
+        options_(options),
+        scale_(scale),
+        forms_(forms),
+        uses_(root_) {}
 
   RecordedAdapter insert(const std::vector<AdaptableLayer>& layers) {
     RecordedAdapter adapter{.options = options_, .scale = scale_, .layers = {}};
@@ -79,8 +84,13 @@ class Inserter {
     std::string bias = {};     // (IA)^3: added before `plain`
   };
 
+  LayerForm form_of(const AdaptableLayer& layer) const {
+    const auto known = forms_.find(layer.module);
+    if (known != forms_.end()) return known->second;
+    return {.rank = options_.rank, .scale = scale_, .scales_inputs = layer.role == "mlp_down"};
+  }
   bool scales_inputs(const AdaptableLayer& layer) const {
-    return options_.kind == AdapterKind::kIa3 && layer.role == "mlp_down";
+    return options_.kind == AdapterKind::kIa3 && form_of(layer).scales_inputs;
   }
 
   // Makes the values that take over the names of the layers' results.
@@ -157,15 +167,18 @@ class Inserter {
   void write_matrices(const AdaptableLayer& layer, RecordedLayer& record, std::uint32_t stream) {
     const bool is_embedding = layer.kind == LayerKind::kEmbedding;
     const Dims& dims = base_tensor(*layer.weight).dims();
-    Dims a{layer.inputs, options_.rank};
-    Dims b{options_.rank, layer.outputs};
+    const LayerForm form = form_of(layer);
+    if (form.rank != options_.rank) record.rank = form.rank;
+    if (form.scale != scale_) record.scale = form.scale;
+    Dims a{layer.inputs, form.rank};
+    Dims b{form.rank, layer.outputs};
     if (layer.kind == LayerKind::kConvolution) {
       std::vector<std::int64_t> sizes(dims.begin(), dims.end());
-      sizes[0] = options_.rank;
+      sizes[0] = form.rank;
       a = Dims(sizes);
       std::ranges::fill(sizes, 1);
       sizes[0] = layer.outputs;
-      sizes[1] = options_.rank;
+      sizes[1] = form.rank;
       b = Dims(sizes);
     }
     // A table is looked up by one-hot rows: PEFT draws its B, and A is 0.
@@ -233,8 +246,9 @@ class Inserter {
   }
 
   Value* scaled(const AdaptableLayer& layer, Value* value) {
-    if (scale_ == 1) return value;
-    return step("Mul", {value, constant(Tensor::scalar_of(layer.dtype, scale_), "scale")}, layer);
+    const double scale = form_of(layer).scale;
+    if (scale == 1) return value;
+    return step("Mul", {value, constant(Tensor::scalar_of(layer.dtype, scale), "scale")}, layer);
   }
 
   // m / |W + scale * A B|, [out]; in the main graph, before everything.
@@ -304,7 +318,7 @@ class Inserter {
     base::PhiloxStream stream(options_.seed, base::RandomUse::kWeights, index);
     Tensor numbers = Tensor::empty(DataType::kFloat64, dims);
     const auto elements = static_cast<double>(dims.num_elements());
-    const double inputs = elements / static_cast<double>(options_.rank);
+    const double inputs = elements / static_cast<double>(form_of(layer).rank);
     const double width = 1 / std::sqrt(std::max(1.0, inputs));
     for (double& number : numbers.mutable_data<double>()) {
       number = layer.kind == LayerKind::kEmbedding ? stream.normal()
@@ -320,7 +334,8 @@ class Inserter {
   }
 
   Value* constant(const Tensor& numbers, std::string_view hint) {
-    const auto key = fmt::format("{} {}", hint, static_cast<int>(numbers.dtype()));
+    const auto key = fmt::format("{} {} {}", hint, static_cast<int>(numbers.dtype()),
+                                 numbers.to_doubles().front());
     Value*& value = constants_[key];
     if (value == nullptr) {
       value = root_.add_initializer(fmt::format("{}_{}", options_.name, hint), numbers);
@@ -363,6 +378,7 @@ class Inserter {
   Graph& root_;
   const AdapterOptions& options_;
   double scale_;
+  const LayerForms& forms_;
   ir::Uses uses_;
   std::unordered_map<const Node*, Plan> plans_;
   std::unordered_map<const Value*, Value*> replaced_;
@@ -457,7 +473,7 @@ void erase_nodes_of(std::unordered_set<const Value*> own, std::span<Graph* const
 }  // namespace
 
 void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRegistry& registry,
-                    const AdapterOptions& options) {
+                    const AdapterOptions& options, const LayerForms& forms) {
   check_options(options);
   std::vector<RecordedAdapter> record = read_adapters(file);
   for (const RecordedAdapter& other : record) {
@@ -493,9 +509,10 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
     std::erase_if(layers, [&own](const AdaptableLayer& layer) {
       return std::ranges::find(own, layer.weight->name) != own.end();
     });
-    layers = choose_layers(std::move(layers), options);
+    layers = forms.empty() ? choose_layers(std::move(layers), options)
+                           : named_layers(std::move(layers), forms, options.kind);
     for (const RecordedAdapter& other : record) refuse_second(other, layers, options);
-    record.push_back(Inserter(file, kept, scale_of(options)).insert(layers));
+    record.push_back(Inserter(file, kept, scale_of(options), forms).insert(layers));
     ir::sort_topologically(*file.graph);
   }
   write_adapters(file, record);

@@ -11,10 +11,10 @@
 namespace onnxgrad::train {
 
 /// Adds an adapter to `file`, a graph in the file's own operator set, as add_adapter() of
-/// onnxgrad/adapters.h describes, and to its record. `working` is its working copy. Throws:
-/// ModelError, OptionError.
+/// onnxgrad/adapters.h describes, and to its record. `working` is its working copy. With `forms`
+/// their modules are adapted, not the targets of the options. Throws: ModelError, OptionError.
 void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRegistry& registry,
-                    const AdapterOptions& options);
+                    const AdapterOptions& options, const LayerForms& forms = {});
 
 /// Removes the nodes, the weights and the record of all adapters: what insert_adapter() was given,
 /// if nothing else has changed. Throws: ModelError (a value of the record is missing).
@@ -24,6 +24,11 @@ void remove_adapters(ir::Model& file);
 /// layer, no layer at all, or one that this kind cannot adapt).
 std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
                                           const AdapterOptions& options);
+
+/// The layers of these modules. Throws: ModelError (one is not there, or this kind does not fit
+/// it).
+std::vector<AdaptableLayer> named_layers(std::vector<AdaptableLayer> layers,
+                                         const LayerForms& forms, AdapterKind kind);
 
 }  // namespace onnxgrad::train
 

@@ -87,12 +87,12 @@ void MergedWeight::merge(const RecordedLayer& layer, const RecordedAdapter& adap
   }
   const Tensor a = weight_of(layer.a);
   const Tensor b = weight_of(layer.b);
-  const auto rank = static_cast<std::size_t>(adapter.options.rank);
+  const auto rank = static_cast<std::size_t>(rank_of(adapter, layer));
+  const double scale = scale_of(adapter, layer);
   const bool is_convolution = a.dims().rank() > 2;
-  // For a convolution, B is [outputs, rank, 1, ...] and A [rank, inputs, ...].
-  const Numbers change = is_convolution
-                             ? low_rank(b.to_doubles(), a.to_doubles(), rank, adapter.scale)
-                             : low_rank(a.to_doubles(), b.to_doubles(), rank, adapter.scale);
+  // B of a convolution is [outputs, rank, 1, ...] and A [rank, inputs, ...].
+  const Numbers change = is_convolution ? low_rank(b.to_doubles(), a.to_doubles(), rank, scale)
+                                        : low_rank(a.to_doubles(), b.to_doubles(), rank, scale);
   ONNXGRAD_ASSERT(change.size() == numbers_.size());
   if (!layer.is_transposed) {
     for (std::size_t i = 0; i < change.size(); ++i) numbers_[i] += change[i];

@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <re2/re2.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -29,10 +28,26 @@ std::string path_in(const std::string& folder, const char* file) {
   return (std::filesystem::path(folder) / file).string();
 }
 
+std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+// Modules as PEFT chooses them. It takes names in a list for ends of names: the "0" of a list would
+// be "encoder.0" too, which may be any layer.
+Json chosen(const std::vector<std::string>& modules) {
+  const auto is_number = [](const std::string& module) {
+    return module.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (std::ranges::none_of(modules, is_number)) return modules;
+  std::string pattern;
+  for (const std::string& module : modules) {
+    pattern += (pattern.empty() ? "" : "|") + re2::RE2::QuoteMeta(module);
+  }
+  return "^(" + pattern + ")$";
+}
+
 Json config_of(const RecordedAdapter& adapter) {
   const AdapterOptions& options = adapter.options;
-  Json modules = Json::array();
-  Json feedforward = Json::array();
+  std::vector<std::string> modules;
+  std::vector<std::string> feedforward;
   for (const RecordedLayer& layer : adapter.layers) {
     modules.push_back(layer.module);
     if (layer.scales_inputs) feedforward.push_back(layer.module);
@@ -41,10 +56,11 @@ Json config_of(const RecordedAdapter& adapter) {
               {"task_type", nullptr},
               {"base_model_name_or_path", nullptr},
               {"inference_mode", true},
-              {"target_modules", std::move(modules)},
+              {"target_modules", chosen(modules)},
               {"fan_in_fan_out", false}};
   if (options.kind == AdapterKind::kIa3) {
-    config["feedforward_modules"] = std::move(feedforward);
+    config["feedforward_modules"] =
+        config["target_modules"].is_array() ? Json(feedforward) : chosen(feedforward);
     config["init_ia3_weights"] = true;
   } else {
     const double alpha = options.alpha == 0 ? static_cast<double>(options.rank) : options.alpha;
@@ -58,15 +74,27 @@ Json config_of(const RecordedAdapter& adapter) {
     config["init_lora_weights"] = true;
     config["rank_pattern"] = Json::object();
     config["alpha_pattern"] = Json::object();
+    for (const RecordedLayer& layer : adapter.layers) {
+      const std::string key = "^" + re2::RE2::QuoteMeta(layer.module);
+      const auto rank = static_cast<double>(rank_of(adapter, layer));
+      if (layer.rank != 0) config["rank_pattern"][key] = layer.rank;
+      if (layer.rank == 0 && layer.scale == 0) continue;
+      config["alpha_pattern"][key] =
+          scale_of(adapter, layer) * (options.rank_stabilized ? std::sqrt(rank) : rank);
+    }
   }
   config["modules_to_save"] = nullptr;
   if (!options.full.empty()) {
-    std::vector<std::string> saved;
+    const std::vector<std::string> saved = saved_modules(adapter);
     for (const std::string& name : options.full) {
-      std::string module = name.substr(0, name.rfind('.'));
-      if (std::ranges::find(saved, module) == saved.end()) saved.push_back(std::move(module));
+      const std::string module = module_of(name);
+      if (std::ranges::find(modules, module) != modules.end()) {
+        if (config["bias"] == "none") config["bias"] = "lora_only";
+      } else if (std::ranges::find(saved, module) == saved.end()) {
+        config["bias"] = "all";
+      }
     }
-    config["modules_to_save"] = saved;
+    if (!saved.empty()) config["modules_to_save"] = saved;
   }
   return config;
 }
@@ -120,15 +148,45 @@ TensorName split_name(std::string_view name) {
   return {std::string(name), ""};
 }
 
-// The value for a module in a pattern of the configuration, whose keys are ends of modules.
-std::optional<double> value_for(const Json& config, const char* key, const std::string& module) {
+// The value for a module in "alpha_pattern" or its like: of the first key, a regular expression,
+// that fits the end of the module's name.
+double value_for(const std::string& path, const Json& config, const char* key,
+                 const std::string& module, double value) {
   const auto found = config.find(key);
-  if (found == config.end() || !found->is_object()) return std::nullopt;
-  for (const auto& [pattern, value] : found->items()) {
-    const bool is_end = module.ends_with("." + pattern) || module == pattern;
-    if (is_end && value.is_number()) return value.get<double>();
+  if (found == config.end() || !found->is_object()) return value;
+  for (const auto& [pattern, given] : found->items()) {
+    const re2::RE2 regex("(.*\\.)?(" + pattern + ")", re2::RE2::Quiet);
+    if (!regex.ok()) {
+      refuse(path,
+             fmt::format("{}: '{}' is no regular expression: {}", key, base::printable(pattern),
+                         base::printable(regex.error())),
+             "Give the names of the modules.");
+    }
+    if (given.is_number() && re2::RE2::FullMatch(module, regex)) return given.get<double>();
   }
-  return std::nullopt;
+  return value;
+}
+
+// Whether the list of the configuration names a module by the end of its name.
+bool is_listed(const Json& config, const char* key, const std::string& module) {
+  const auto list = config.find(key);
+  if (list == config.end() || !list->is_array()) return false;
+  return std::ranges::any_of(*list, [&module](const Json& name) {
+    if (!name.is_string()) return false;
+    const auto& text = name.get_ref<const std::string&>();
+    return module == text || module.ends_with("." + text);
+  });
+}
+
+// Whether PEFT trains a weight of the model beside the adapter.
+bool is_trained(const Json& config, const std::string& name) {
+  const std::string bias = config.value("bias", "none");
+  if (name.ends_with(".bias") && bias != "none") return true;
+  for (std::size_t end = name.rfind('.'); end != std::string::npos && end > 0;
+       end = name.rfind('.', end - 1)) {
+    if (is_listed(config, "modules_to_save", name.substr(0, end))) return true;
+  }
+  return false;
 }
 
 // `tensor` with `axis`, the one of the rank, filled up with zeros, and multiplied by `factor`.
@@ -168,6 +226,16 @@ void read_options(const std::string& path, const Json& config, AdapterOptions& o
   if (type != "LORA") {
     refuse(path, fmt::format("the adapter is of the kind '{}'", base::printable(type)),
            R"(LoRA, DoRA and (IA)^3 can be read ("peft_type": "LORA" or "IA3").)");
+  }
+  for (const char* key : {"lora_bias", "target_parameters", "trainable_token_indices",
+                          "layer_replication", "alora_invocation_tokens", "use_qalora",
+                          "use_bdlora", "velora_config", "arrow_config", "kasa_config"}) {
+    const auto found = config.find(key);
+    const bool is_set = found != config.end() && !found->is_null() && *found != Json(false) &&
+                        !(found->is_structured() && found->empty());
+    if (!is_set) continue;
+    refuse(path, fmt::format("the adapter has '{}', which computes something else", key),
+           "LoRA, rsLoRA, DoRA and (IA)^3 without it can be read.");
   }
   options.kind = flag("use_dora") ? AdapterKind::kDora : AdapterKind::kLora;
   options.rank_stabilized = flag("use_rslora");
@@ -213,67 +281,110 @@ void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
   }
 }
 
+std::vector<std::string> saved_modules(const RecordedAdapter& adapter) {
+  const std::vector<std::string>& full = adapter.options.full;
+  std::vector<std::string> saved;
+  for (const std::string& name : full) {
+    const std::string module = module_of(name);
+    const bool is_adapted =
+        std::ranges::find(adapter.layers, module, &RecordedLayer::module) != adapter.layers.end();
+    const bool is_alone =
+        name.ends_with(".bias") && std::ranges::find(full, module + ".weight") == full.end();
+    if (is_adapted || is_alone || std::ranges::find(saved, module) != saved.end()) continue;
+    saved.push_back(module);
+  }
+  return saved;
+}
+
+std::string without_base_layer(std::string_view name) {
+  constexpr std::string_view kPart = ".base_layer.";
+  std::string result(name);
+  const std::size_t at = result.find(kPart);
+  if (at != std::string::npos) result.replace(at, kPart.size(), ".");
+  return result;
+}
+
+std::string peft_weight_name(const std::string& name, const RecordedAdapter& adapter) {
+  const std::size_t end = name.rfind('.');
+  if (end == std::string::npos) return name;
+  const std::string module = name.substr(0, end);
+  const auto found = std::ranges::find(adapter.layers, module, &RecordedLayer::module);
+  return found == adapter.layers.end() ? name : module + ".base_layer" + name.substr(end);
+}
+
 PeftAdapter read_peft_files(const std::string& folder) {
   const std::string path = path_in(folder, kConfigFile);
   const Json config = read_config(path);
   PeftAdapter adapter;
   AdapterOptions& options = adapter.options;
+  const std::string tensor_path = path_in(folder, kTensorFile);
   try {
     read_options(path, config, options);
+    const SafetensorsFile file = SafetensorsFile::open(tensor_path);
+    for (const SafetensorsEntry& entry : file.entries()) {
+      std::string_view name = entry.name;
+      if (name.starts_with(kPeftPrefix)) name.remove_prefix(kPeftPrefix.size());
+      const TensorName parts = split_name(name);
+      if (parts.part.empty()) {
+        std::string weight = without_base_layer(parts.module);
+        const bool trained = is_trained(config, weight);
+        if (trained) options.full.push_back(weight);
+        (trained ? adapter.tensors : adapter.frozen)
+            .push_back({.name = std::move(weight), .tensor = file.read(entry)});
+        continue;
+      }
+      adapter.tensors.push_back(
+          {.name = parts.module + "." + parts.part, .tensor = file.read(entry)});
+      LayerForm& form = adapter.layers[parts.module];
+      const Dims& dims = entry.dims;
+      if (parts.part.starts_with("lora_embedding")) form.is_embedding = true;
+      if (parts.part == "ia3_l") {  // [1, in] or [out, 1], of a convolution [1, in, 1, 1]
+        form.scales_inputs = dims.rank() >= 2 && dims[0] == 1;
+        form.rank = 1;
+      } else if (is_first_matrix(parts.part) && dims.rank() >= 2) {
+        form.rank = dims[0];
+        const double alpha = value_for(path, config, "alpha_pattern", parts.module, options.alpha);
+        form.scale = scale_of(alpha, static_cast<double>(form.rank), options.rank_stabilized);
+      }
+    }
   } catch (const nlohmann::json::exception& error) {
     refuse(path, "the configuration cannot be read: " + base::printable(error.what()),
            "Save the adapter again.");
   }
-  const SafetensorsFile file = SafetensorsFile::open(path_in(folder, kTensorFile));
-  std::int64_t rank = options.kind == AdapterKind::kIa3 ? options.rank : 0;
-  std::map<std::string, std::int64_t> ranks;  // by module
-  for (const SafetensorsEntry& entry : file.entries()) {
-    std::string_view name = entry.name;
-    if (name.starts_with(kPeftPrefix)) name.remove_prefix(kPeftPrefix.size());
-    const TensorName parts = split_name(name);
-    adapter.tensors.push_back(
-        {.name = parts.part.empty() ? parts.module : parts.module + "." + parts.part,
-         .tensor = file.read(entry)});
-    if (parts.part.empty()) {
-      options.full.push_back(parts.module);
-      continue;
-    }
-    if (std::ranges::find(options.targets, parts.module) == options.targets.end()) {
-      options.targets.push_back(parts.module);
-    }
-    if (is_first_matrix(parts.part) && entry.dims.rank() >= 2) {
-      ranks[parts.module] = entry.dims[0];
-      rank = std::max(rank, entry.dims[0]);
-    }
-  }
-  if (options.targets.empty()) {
-    refuse(file.path(), "the file has no tensors of an adapter",
+  const auto lacks_rank = [](const auto& layer) { return layer.second.rank < 1; };
+  if (adapter.layers.empty() || std::ranges::any_of(adapter.layers, lacks_rank)) {
+    refuse(tensor_path,
+           adapter.layers.empty()
+               ? "the file has no tensors of an adapter"
+               : "the file has no 'lora_A' of '" +
+                     std::ranges::find_if(adapter.layers, lacks_rank)->first + "'",
            "Give a folder that PEFT's save_pretrained() or save_adapter() wrote.");
   }
-  if (options.kind == AdapterKind::kIa3) return adapter;
-  // One rank and one scale for all layers.
-  const double scale =
-      scale_of(options.alpha, static_cast<double>(options.rank), options.rank_stabilized);
+  return adapter;
+}
+
+void fit_tensors(PeftAdapter& adapter, const LayerForms& wanted) {
   for (NamedTensor& tensor : adapter.tensors) {
     const TensorName parts = split_name(tensor.name);
-    const auto known = ranks.find(parts.module);
-    if (known == ranks.end() || parts.part.empty()) continue;
-    const std::int64_t own_rank = known->second;
-    if (is_first_matrix(parts.part) && own_rank != rank) {
+    const auto form = wanted.find(parts.module);
+    if (parts.part.empty() || form == wanted.end()) continue;
+    const LayerForm& own = adapter.layers.at(parts.module);
+    if (own.scales_inputs != form->second.scales_inputs) {
+      throw ModelError({.what = fmt::format("the adapters scale different sides of '{}': inputs "
+                                            "and results",
+                                            parts.module),
+                        .where = {.value = parts.module},
+                        .hint = "Load it into the model without adapters."});
+    }
+    const std::int64_t rank = form->second.rank;
+    if (own.rank > rank || tensor.tensor.dims().rank() < 2) continue;
+    if (is_first_matrix(parts.part) && own.rank < rank) {
       tensor.tensor = filled_up(tensor.tensor, 0, rank, 1);
-    } else if (is_second_matrix(parts.part) && tensor.tensor.dims().rank() >= 2) {
-      const double alpha = value_for(config, "alpha_pattern", parts.module).value_or(options.alpha);
-      const double own = scale_of(alpha, static_cast<double>(own_rank), options.rank_stabilized);
-      if (own_rank != rank || own != scale) {
-        tensor.tensor = filled_up(tensor.tensor, 1, rank, own / scale);
-      }
+    } else if (is_second_matrix(parts.part) &&
+               (own.rank < rank || own.scale != form->second.scale)) {
+      tensor.tensor = filled_up(tensor.tensor, 1, rank, own.scale / form->second.scale);
     }
   }
-  // alpha / rank, or alpha / sqrt(rank), stays what it was.
-  options.alpha = scale * (options.rank_stabilized ? std::sqrt(static_cast<double>(rank))
-                                                   : static_cast<double>(rank));
-  options.rank = rank;
-  return adapter;
 }
 
 }  // namespace onnxgrad::train

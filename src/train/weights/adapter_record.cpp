@@ -76,6 +76,8 @@ Json to_json(const RecordedLayer& layer) {
   Json json{{"module", layer.module}, {"weight", layer.weight}, {"role", layer.role}};
   if (layer.is_transposed) json["transposed"] = true;
   if (layer.scales_inputs) json["scales_inputs"] = true;
+  if (layer.rank != 0) json["rank"] = layer.rank;
+  if (layer.scale != 0) json["scale"] = layer.scale;
   for (const auto& [key, field] : kNames) {
     if (!(layer.*field).empty()) json[key] = layer.*field;
   }
@@ -88,7 +90,9 @@ RecordedLayer layer_from(const Json& json) {
                       .weight = json.at("weight"),
                       .role = json.at("role"),
                       .is_transposed = json.value("transposed", false),
-                      .scales_inputs = json.value("scales_inputs", false)};
+                      .scales_inputs = json.value("scales_inputs", false),
+                      .rank = json.value("rank", std::int64_t{0}),
+                      .scale = json.value("scale", 0.0)};
   for (const auto& [key, field] : kNames) layer.*field = json.value(key, "");
   for (const Json& site : json.at("sites")) layer.sites.push_back(site_from(site));
   return layer;

@@ -1,6 +1,8 @@
 #ifndef ONNXGRAD_TRAIN_ADAPTER_RECORD_H_
 #define ONNXGRAD_TRAIN_ADAPTER_RECORD_H_
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +32,8 @@ struct RecordedLayer {
   std::string magnitude = {};  ///< DoRA's m, [out]
   std::string factors = {};    ///< (IA)^3's, [out] or [in]
   bool scales_inputs = false;  ///< `factors` are those of inputs
+  std::int64_t rank = 0;       ///< 0: the adapter's
+  double scale = 0;            ///< 0: the adapter's
   std::string norm = {};       ///< DoRA's norm, a value that no gradient flows through
   std::vector<AdapterSite> sites = {};  ///< one for each node that reads the weight
 };
@@ -39,6 +43,22 @@ struct RecordedAdapter {
   double scale = 1;
   std::vector<RecordedLayer> layers;
 };
+
+inline std::int64_t rank_of(const RecordedAdapter& adapter, const RecordedLayer& layer) {
+  return layer.rank == 0 ? adapter.options.rank : layer.rank;
+}
+inline double scale_of(const RecordedAdapter& adapter, const RecordedLayer& layer) {
+  return layer.scale == 0 ? adapter.scale : layer.scale;
+}
+
+/// How one layer of an adapter is adapted, where the adapter's options do not say it.
+struct LayerForm {
+  std::int64_t rank = 0;
+  double scale = 1;
+  bool scales_inputs = false;  ///< (IA)^3
+  bool is_embedding = false;
+};
+using LayerForms = std::map<std::string, LayerForm>;  ///< by module
 
 /// The key of the metadata that has the record.
 inline constexpr std::string_view kAdapterEntry = "onnxgrad.adapters";
