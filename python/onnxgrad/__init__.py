@@ -70,6 +70,7 @@ __all__ = [
     "check_gradients",
     "data",
     "errors",
+    "features",
     "gradient",
     "hessian",
     "hvp",
@@ -82,6 +83,7 @@ __all__ = [
     "optimizers",
     "register_gradient",
     "register_operator",
+    "replace_head",
     "report",
     "schedules",
     "set_weights",
@@ -89,6 +91,7 @@ __all__ = [
     "state_dict",
     "to_inference",
     "training_step",
+    "unfold_batch_norm",
     "use_amx_for_float32",
     "vjp",
     "weight_change",
@@ -105,6 +108,7 @@ if _TYPE_CHECKING:
     from onnxgrad.graphs import (
         add_loss,
         add_training_info,
+        features,
         gradient,
         hessian,
         hvp,
@@ -112,10 +116,12 @@ if _TYPE_CHECKING:
         jvp,
         load_state_dict,
         open_batch,
+        replace_head,
         set_weights,
         state_dict,
         to_inference,
         training_step,
+        unfold_batch_norm,
         vjp,
     )
     from onnxgrad.graphs.operators import Registration, register_gradient, register_operator
@@ -133,6 +139,7 @@ _LAZY = {
     "add_loss": "graphs",
     "check_gradients": "gradient_checks",
     "add_training_info": "graphs",
+    "features": "graphs",
     "gradient": "graphs",
     "hessian": "graphs",
     "hvp": "graphs",
@@ -142,18 +149,28 @@ _LAZY = {
     "open_batch": "graphs",
     "register_gradient": "graphs.operators",
     "register_operator": "graphs.operators",
+    "replace_head": "graphs",
     "report": "graphs.reports",
     "set_weights": "graphs",
     "show_versions": "base.versions",
     "state_dict": "graphs",
     "to_inference": "graphs",
     "training_step": "graphs",
+    "unfold_batch_norm": "graphs",
     "vjp": "graphs",
     "weight_change": "graphs.weight_changes",
 }
 
 
-_LAZY_MODULES = ("adapters", "distributed", "graph_pictures", "graphs", "plotting", "ray", "sklearn")
+_LAZY_MODULES = (
+    "adapters",
+    "distributed",
+    "graph_pictures",
+    "graphs",
+    "plotting",
+    "ray",
+    "sklearn",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -32,6 +32,9 @@ NOT_DEFAULT = {
     "penalty": {"coef": {"l2": 0.01}},
     "trainable": "coef",
     "frozen": "intercept",
+    "new_head": 2,
+    "lora": 2,
+    "adapter": "lora",
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -132,6 +135,8 @@ class TestCommandLine:
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
         given |= {"frozen": None, "precision": "float32"}
+        for name in ("new_head", "lora", "adapter"):  # the session's model has them
+            del given[name]
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)

@@ -89,7 +89,7 @@ void MergedWeight::merge(const RecordedLayer& layer, const RecordedAdapter& adap
   const Tensor b = weight_of(layer.b);
   const auto rank = static_cast<std::size_t>(adapter.options.rank);
   const bool is_convolution = a.dims().rank() > 2;
-  // Of a convolution, B is [outputs, rank, 1, ...] and A [rank, inputs, ...].
+  // For a convolution, B is [outputs, rank, 1, ...] and A [rank, inputs, ...].
   const Numbers change = is_convolution
                              ? low_rank(b.to_doubles(), a.to_doubles(), rank, adapter.scale)
                              : low_rank(a.to_doubles(), b.to_doubles(), rank, adapter.scale);
