@@ -41,6 +41,7 @@ TRAIN: dict[str, set[str]] = {
     "optimizers": {"tools", "schedules"},
     "weights": {"tools"},
     "adapters": {"checkpoints", "weights"},
+    "transfer": {"adapters"},
     "precision": {"tools"},
     "graphs": {"heads", "optimizers", "precision", "weights"},
     "open_batch": {"graphs"},

@@ -26,6 +26,7 @@ _TYPES = {
     "ParameterGroup": "onnxgrad.optimizers",
     "Parameters": "onnxgrad.sklearn.parameters",
     "AdapterLike": "onnxgrad.adapters",
+    "HeadLike": "onnxgrad.base.heads",
     "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",
     "PrecisionLike": "onnxgrad.precision",

@@ -60,6 +60,9 @@ struct WeightInfo {
   std::string reason = {};   ///< reason for which it is not trainable, a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
+  /// Layers on the longest path from that node to the end of the model: 0 in the head, 1 in the
+  /// layer before it and the normalisation behind that; -1: nothing reads it.
+  std::int64_t level = -1;
   /// Names in the program that the file was exported from, if the exporter renamed the weight:
   /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". Taken from
   /// the metadata of the node that reads it, else from the bias that is added next ("fc.bias"),

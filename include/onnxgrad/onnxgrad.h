@@ -37,6 +37,7 @@
 #include "onnxgrad/training_info.h"      // IWYU pragma: export
 #include "onnxgrad/training_mode.h"      // IWYU pragma: export
 #include "onnxgrad/training_session.h"   // IWYU pragma: export
+#include "onnxgrad/transfer.h"           // IWYU pragma: export
 #include "onnxgrad/version.h"            // IWYU pragma: export
 #include "onnxgrad/weights.h"            // IWYU pragma: export
 

@@ -71,6 +71,7 @@ void bind_infos(nb::module_& module) {
       .def_ro("op_type", &WeightInfo::op_type)
       .def_ro("node", &WeightInfo::node)
       .def_ro("aliases", &WeightInfo::aliases)
+      .def_ro("level", &WeightInfo::level)
       .def_prop_ro("dtype",
                    [](const WeightInfo& weight) { return std::string(dtype_name(weight.dtype)); })
       .def_prop_ro("shape", &dims_of)

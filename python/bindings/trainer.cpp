@@ -148,6 +148,7 @@ void bind_options(nb::module_& module) {
       .def_rw("batch_size", &FitOptions::batch_size)
       .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)
       .def_rw("seed", &FitOptions::seed)
+      .def_rw("epochs", &FitOptions::epochs)
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
       .def_rw("metrics", &FitOptions::metrics)
       .def_rw("class_weights", &FitOptions::class_weights, nb::arg().none())

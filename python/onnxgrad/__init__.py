@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from onnxgrad.graphs import (
         add_loss,
         add_training_info,
+        features,
         gradient,
         hessian,
         hvp,
@@ -46,10 +47,12 @@ if TYPE_CHECKING:
         jvp,
         load_state_dict,
         open_batch,
+        replace_head,
         set_weights,
         state_dict,
         to_inference,
         training_step,
+        unfold_batch_norm,
         vjp,
     )
     from onnxgrad.graphs.operators import Registration, register_gradient, register_operator
@@ -93,6 +96,7 @@ __all__ = [
     "check_gradients",
     "data",
     "errors",
+    "features",
     "gradient",
     "hessian",
     "hvp",
@@ -105,6 +109,7 @@ __all__ = [
     "optimizers",
     "register_gradient",
     "register_operator",
+    "replace_head",
     "report",
     "schedules",
     "set_weights",
@@ -112,6 +117,7 @@ __all__ = [
     "state_dict",
     "to_inference",
     "training_step",
+    "unfold_batch_norm",
     "use_amx_for_float32",
     "vjp",
     "weight_change",
@@ -129,8 +135,9 @@ _NAMES = {
     ),
     "gradient_checks": "GradientCheck check_gradients",
     "graphs": (
-        "add_loss add_training_info gradient hessian hvp initialize jvp load_state_dict open_batch"
-        " set_weights state_dict to_inference training_step vjp"
+        "add_loss add_training_info features gradient hessian hvp initialize jvp load_state_dict"
+        " open_batch replace_head set_weights state_dict to_inference training_step"
+        " unfold_batch_norm vjp"
     ),
     "graphs.operators": "Registration register_gradient register_operator",
     "graphs.reports": "Report report",

@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "ir/pattern.h"
 #include "ir/uses.h"
-#include "onnx/edited_file.h"
 #include "onnxgrad/weights.h"
 #include "train/adapters/insert.h"
 #include "train/adapters/merge.h"
@@ -25,21 +24,6 @@ namespace onnxgrad {
 namespace {
 
 using train::kPeftPrefix;
-
-// A model with this graph that shares the tensors of `model`.
-std::shared_ptr<Model::Impl> edited(const Model& model, std::shared_ptr<const ir::Model> graph) {
-  const Model::Impl& impl = model.impl();
-  const onnx_io::FileModel file = impl.current_file_or_graph();
-  onnx_io::FileModel changed;
-  if (file.bytes == nullptr) {
-    changed.model = std::move(graph);
-  } else {
-    changed = onnx_io::edited_file(file, std::move(graph));
-  }
-  auto made = std::make_shared<Model::Impl>(std::move(changed), impl.options);
-  made->operators = impl.operators;
-  return made;
-}
 
 const train::RecordedAdapter& find_adapter(const std::vector<train::RecordedAdapter>& record,
                                            std::string_view name) {
@@ -236,7 +220,7 @@ std::shared_ptr<const Model::Impl> with_adapter(const Model& model, const Adapte
   const Model::Impl& impl = model.impl();
   auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
   train::insert_adapter(*graph, *impl.working(), train::builtin_engine().ops, options, forms);
-  auto made = edited(model, std::move(graph));
+  auto made = api::edited(model, std::move(graph));
   // Merging writes the weights into this file.
   const bool is_first = !train::has_adapters(*impl.file.model);
   made->plain = is_first ? std::make_shared<const Model::Impl>(impl, NamedTensors{}) : impl.plain;
@@ -319,7 +303,7 @@ Model merge_adapters(const Model& model) {
   if (plain == nullptr) {
     auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
     train::remove_adapters(*graph);
-    plain = edited(model, std::move(graph));
+    plain = api::edited(model, std::move(graph));
   } else {
     weights = impl.changed_in(*plain);
   }
@@ -446,7 +430,7 @@ Model adapters_as_inputs(const Model& model) {
       }
     }
   }
-  return Model(edited(model, std::move(graph)));
+  return Model(api::edited(model, std::move(graph)));
 }
 
 }  // namespace onnxgrad

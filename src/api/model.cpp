@@ -5,6 +5,7 @@
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "ir/builder.h"
+#include "onnx/edited_file.h"
 #include "onnx/gradient_nodes.h"
 #include "onnx/training_info.h"
 #include "train/graphs/outputs.h"
@@ -239,6 +240,20 @@ const std::vector<std::pair<std::string, std::string>>& Model::metadata() const 
 }
 
 namespace api {
+
+std::shared_ptr<Model::Impl> edited(const Model& model, std::shared_ptr<const ir::Model> graph) {
+  const Model::Impl& impl = model.impl();
+  const onnx_io::FileModel file = impl.current_file_or_graph();
+  onnx_io::FileModel changed;
+  if (file.bytes == nullptr) {
+    changed.model = std::move(graph);
+  } else {
+    changed = onnx_io::edited_file(file, std::move(graph));
+  }
+  auto made = std::make_shared<Model::Impl>(std::move(changed), impl.options);
+  made->operators = impl.operators;
+  return made;
+}
 
 Model untied(const Model& model, bool untie) {
   if (!untie || model.impl().untied() == nullptr) return model;

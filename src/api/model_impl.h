@@ -85,6 +85,9 @@ namespace api {
 /// A public model of a graph created here. Its bytes are serialized on demand.
 Model wrap(ir::Model model);
 
+/// A model with this graph, a changed clone of that of `model`, whose tensors it shares.
+std::shared_ptr<Model::Impl> edited(const Model& model, std::shared_ptr<const ir::Model> graph);
+
 /// The file of `model` with new values for these weights, each in the shape that it has in the file
 /// or in the training copy; with weights separated if the names are those of parts. Throws:
 /// ModelError (unknown weight, different dtype or shape).

@@ -108,6 +108,19 @@ std::string weight_text(const WeightInfo& weight) {
   return fmt::format("{} ({})", weight.name, fmt::join(weight.aliases, ", "));
 }
 
+// The weights that trainable="head" selects, if others are trained too.
+std::string head_text(const Report& report) {
+  std::vector<std::string> head;
+  bool has_others = false;
+  for (const WeightInfo& weight : report.weights) {
+    if (!weight.trainable) continue;
+    if (weight.level == 0) head.push_back("'" + weight.name + "'");
+    has_others = has_others || weight.level != 0;
+  }
+  if (head.empty() || !has_others) return "";
+  return base::printable(fmt::format("head: {}", fmt::join(head, ", "))) + "\n";
+}
+
 std::string weights_text(const Report& report) {
   constexpr std::array<Column, 7> kColumns{{{"weight"},
                                             {"read by"},
@@ -157,7 +170,7 @@ std::string reasons_text(const Report& report) {
             "\n";
   }
   for (const std::string& one : report.tied) text += "trained as one: " + one + "\n";
-  return text;
+  return text + head_text(report);
 }
 
 }  // namespace

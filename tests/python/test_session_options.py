@@ -30,10 +30,11 @@ TAKEN = [
 ]
 NOT_DEFAULT = {
     "penalty": {"coef": {"l2": 0.01}},
-    "lora": 2,
-    "adapter": "bitfit",
     "trainable": "coef",
     "frozen": "intercept",
+    "new_head": 2,
+    "lora": 2,
+    "adapter": "lora",
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -133,7 +134,8 @@ class TestCommandLine:
 
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
-        given |= {"frozen": None, "precision": "float32", "lora": None, "adapter": None}
+        given |= {"frozen": None, "precision": "float32"}
+        given |= dict.fromkeys(("new_head", "lora", "adapter"))
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)

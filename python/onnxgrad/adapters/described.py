@@ -243,20 +243,33 @@ def as_lora(lora: LoRALike) -> LoRA:
 
 
 def adapted(
-    model: _core.Model, lora: LoRALike | None, adapter: AdapterLike | None, seed: int = 0
+    model: _core.Model,
+    lora: LoRALike | None,
+    adapter: AdapterLike | None,
+    seed: int = 0,
+    full: tuple[str, ...] = (),
 ) -> _core.Model:
-    """Return the model with the adapter of the options `lora` and `adapter`, if any."""
+    """Return the model with the adapter of the options `lora` and `adapter`, if any.
+
+    Weights `full` are trained as well.
+    """
     if lora is not None and adapter is not None:
         raise OptionError(
             what="lora and adapter are given; lora=8 means adapter={'lora': {'rank': 8}}",
             value="adapter",
             hint="Give one of them.",
         )
+    described: Any = None
     if lora is not None:
-        return as_lora(lora)._add_to(model, seed)
-    if adapter is not None:
-        return as_adapter(adapter)._add_to(model, seed)
-    return model
+        described = as_lora(lora)
+    elif adapter is not None:
+        described = as_adapter(adapter)
+    if described is None:
+        return model
+    if full:
+        described = described.replace(full=(*described.full, *full))
+    changed: _core.Model = described._add_to(model, seed)
+    return changed
 
 
 def adapter_options(lora: LoRALike | None, adapter: AdapterLike | None) -> dict[str, Any]:

@@ -73,6 +73,9 @@ class WeightInfo(NamedTuple):
         Names in the program that the file was exported from, where the exporter called it
         otherwise: ``("encoder.fc.weight",)`` of ``val_92``. Everything that takes names or patterns
         of weights takes these too.
+    level : int
+        Layers between it and the end of the model: 0 in the head (``trainable="head"``), 1 in the
+        layer before and the normalization behind that (``"last:1"``).
     """
 
     name: str
@@ -84,6 +87,7 @@ class WeightInfo(NamedTuple):
     storage: str
     reason: str = ""
     aliases: tuple[str, ...] = ()
+    level: int = -1
 
     @property
     def num_parameters(self) -> int:
@@ -122,6 +126,7 @@ def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
             w.storage,
             w.reason,
             tuple(w.aliases),
+            w.level,
         )
         for w in weights
     ]

@@ -8,6 +8,7 @@ from onnxgrad.callbacks.base import Callback, CallbackLike, Logs
 from onnxgrad.callbacks.loggers import CSVLogger, OptunaPruning, TensorBoard
 from onnxgrad.callbacks.progress import Progress
 from onnxgrad.callbacks.stopping import Checkpoint, CheckpointWarning, EarlyStopping
+from onnxgrad.callbacks.unfreezing import GradualUnfreezing
 
 __all__ = [
     "CSVLogger",
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointWarning",
     "EarlyStopping",
+    "GradualUnfreezing",
     "Logs",
     "OptunaPruning",
     "Progress",

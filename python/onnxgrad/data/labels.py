@@ -206,7 +206,7 @@ class Labels:
                     classes,
                     f"there are {count} different labels{_of(output)}, but the model has {known} "
                     "classes",
-                    "Remove or relabel rows, or train a model with as many classes as labels.",
+                    "Remove or relabel rows, or give the model other classes with replace_head().",
                 )
             if every and known and count < known:
                 raise _class_count_error(

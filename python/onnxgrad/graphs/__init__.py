@@ -4,11 +4,13 @@ from onnxgrad.graphs.derivatives import hessian, hvp, jvp, vjp
 from onnxgrad.graphs.forms import open_batch, to_inference
 from onnxgrad.graphs.gradients import gradient
 from onnxgrad.graphs.steps import add_loss, add_training_info, training_step
+from onnxgrad.graphs.transfer import features, replace_head, unfold_batch_norm
 from onnxgrad.graphs.weights import initialize, load_state_dict, set_weights, state_dict
 
 __all__ = [
     "add_loss",
     "add_training_info",
+    "features",
     "gradient",
     "hessian",
     "hvp",
@@ -16,9 +18,11 @@ __all__ = [
     "jvp",
     "load_state_dict",
     "open_batch",
+    "replace_head",
     "set_weights",
     "state_dict",
     "to_inference",
     "training_step",
+    "unfold_batch_norm",
     "vjp",
 ]

@@ -13,6 +13,7 @@ from onnxgrad.optimizers import OptimizerLike, as_optimizer, update_options
 from onnxgrad.precision import as_precision
 from onnxgrad.schedules import as_schedule
 from onnxgrad.session_options import LossOptions, StepOptions
+from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import takes_session_options, with_defaults
 
 if TYPE_CHECKING:
@@ -199,13 +200,8 @@ def add_training_info(
 
 
 def _adapted(model: ModelLike, given: StepOptions) -> _core.Model:
-    """Return the model with the adapter that the options name, if any."""
-    core = to_core_model(model)
-    if given["lora"] is None and given["adapter"] is None:
-        return core
-    from onnxgrad.adapters.described import adapted
-
-    return adapted(core, given["lora"], given["adapter"])
+    """Return the model with the head and the adapter that the options ask for."""
+    return changed_model(to_core_model(model), given)
 
 
 def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:

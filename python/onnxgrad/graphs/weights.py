@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, path_text, patterns, positive_int, unknown_name
+from onnxgrad.base.heads import SCHEMES
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
 
@@ -24,19 +25,6 @@ __all__ = [
     "set_weights",
     "state_dict",
 ]
-
-SCHEMES = (
-    "auto",
-    "glorot_uniform",
-    "glorot_normal",
-    "he_uniform",
-    "he_normal",
-    "lecun_uniform",
-    "lecun_normal",
-    "uniform",
-    "normal",
-    "zeros",
-)
 
 
 @checked_names

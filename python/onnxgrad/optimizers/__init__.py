@@ -13,8 +13,10 @@ from typing import TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import listed, positive_int, real_number
 from onnxgrad.base.checks import patterns as pattern_list
+from onnxgrad.base.depth import blocks_of
 from onnxgrad.base.description import Description
 from onnxgrad.base.family import Family
+from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.errors import OptionError
 from onnxgrad.optimizers import described
 from onnxgrad.optimizers.base import Optimizer
@@ -27,6 +29,7 @@ __all__ = [
     "ParameterGroup",
     "User",
     "from_name",
+    "layerwise_decay",
     "names",
     "traced",
 ]
@@ -150,6 +153,35 @@ def as_optimizer(optimizer: OptimizerLike, lr: float | None = None) -> Optimizer
     """Return an optimizer, given as such or by name, with another learning rate if given."""
     described = _FAMILY.take(optimizer)
     return described if lr is None else described.replace(lr=lr)
+
+
+def layerwise_decay(
+    model: ModelLike, decay: float = 0.9, *, weight_decay: float | None = None
+) -> list[ParameterGroup]:
+    """Return groups whose learning rates fall from the head to the first layers.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+        The model that is trained.
+    decay : float, default=0.9
+        The head has the optimizer's rate, the block before it `decay` times that, and so on. Layers
+        with a common number in their names (``encoder.layer.3``) are a block.
+    weight_decay : float, default=None
+        As for `ParameterGroup`.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> [group.lr_factor for group in og.optimizers.layerwise_decay(linear_model, 0.5)]
+    [1.0]
+    """
+    decay = real_number("decay", decay, open_minimum=True)
+    weights = [weight for weight in to_core_model(model).weights if weight.trainable]
+    return [
+        ParameterGroup(names, lr_factor=decay**depth, weight_decay=weight_decay)
+        for depth, names in enumerate(blocks_of(weights))
+    ]
 
 
 def update_options(

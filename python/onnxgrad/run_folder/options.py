@@ -45,6 +45,8 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     described = precision.as_precision(arguments["precision"])
     options["precision"] = precision.to_text(described)
     options["float32_nodes"] = list(described.float32_nodes) or None
+    if isinstance(options["new_head"], Mapping):  # the command line has a number of classes alone
+        options["new_head"] = None
     options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import os
 
     from onnxgrad.adapters import AdapterLike, LoRALike
+    from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup
@@ -89,6 +90,8 @@ class PassOptions(TypedDict, total=False):
     ----------
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. See `TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `TrainingSession`.
@@ -121,6 +124,7 @@ class PassOptions(TypedDict, total=False):
     """
 
     frozen: str | Iterable[str] | None
+    new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     untie: bool
@@ -148,10 +152,14 @@ class SessionOptions(TypedDict, total=False):
         Penalty on weights to add to the loss, see `onnxgrad.losses.Penalty`; a dictionary is
         ``{"coef": {"l2": 0.01}}``.
     trainable : str or list of str, default=None
-        Names or glob patterns of the weights to train. None means all parameters; `onnxgrad.report`
-        gives the reason for each exception.
+        Names or glob patterns of the weights to train; ``"head"`` is the last layer, ``"last:3"``
+        that and the three before it. None means all parameters; `onnxgrad.report` gives the reason
+        for each exception.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. A dictionary has the
+        arguments of `replace_head`: ``{"classes": 2, "labels": ["no", "yes"]}``.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. A dictionary or `adapters.LoRA` gives all options: ``{"rank": 8, "alpha": 16,
@@ -222,6 +230,7 @@ class SessionOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     untie: bool
@@ -257,9 +266,12 @@ class StepOptions(TypedDict, total=False):
         Penalty on weights to add to the loss, see `onnxgrad.losses.Penalty`; a dictionary is
         ``{"coef": {"l2": 0.01}}``.
     trainable : str or list of str, default=None
-        Names or glob patterns of the weights to train. See `TrainingSession`.
+        Names or glob patterns of the weights to train; ``"head"`` is the last layer, ``"last:3"``
+        that and the three before it. See `TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. See `TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `TrainingSession`.
@@ -309,6 +321,7 @@ class StepOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     untie: bool
@@ -336,9 +349,12 @@ class TrainerOptions(TypedDict, total=False):
         Penalty on weights to add to the loss, see `onnxgrad.losses.Penalty`; a dictionary is
         ``{"coef": {"l2": 0.01}}``.
     trainable : str or list of str, default=None
-        Names or glob patterns of the weights to train. See `TrainingSession`.
+        Names or glob patterns of the weights to train; ``"head"`` is the last layer, ``"last:3"``
+        that and the three before it. See `TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. See `TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `TrainingSession`.
@@ -382,6 +398,7 @@ class TrainerOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     untie: bool

@@ -142,8 +142,9 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         None,
         _NAMES,
         _TRAINING,
-        "Names or glob patterns of the weights to train. None means all parameters; "
-        "`onnxgrad.report` gives the reason for each exception.",
+        'Names or glob patterns of the weights to train; ``"head"`` is the last layer, '
+        '``"last:3"`` that and the three before it. None means all parameters; `onnxgrad.report` '
+        "gives the reason for each exception.",
         CommandOption(_MODEL, list, metavar="PATTERN"),
     ),
     SessionOption(
@@ -154,6 +155,21 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         _ALL,
         "Names or glob patterns of the weights to keep as they are.",
         CommandOption(_MODEL, list, metavar="PATTERN", alias="freeze"),
+    ),
+    SessionOption(
+        "new_head",
+        "HeadLike | None",
+        None,
+        "int or dict",
+        _ALL,
+        "Replace the last layer by a new one for this number of classes. A dictionary has the "
+        'arguments of `replace_head`: ``{"classes": 2, "labels": ["no", "yes"]}``.',
+        CommandOption(
+            _MODEL,
+            int,
+            help="Replace the last layer by a new one for this number of classes.",
+            none_is="the head of the file",
+        ),
     ),
     SessionOption(
         "lora",

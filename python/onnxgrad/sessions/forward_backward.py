@@ -26,6 +26,7 @@ from onnxgrad.errors import DataError, OptionError
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory
 from onnxgrad.session_options import PassOptions
+from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import takes_session_options, with_defaults
 
 if TYPE_CHECKING:
@@ -137,12 +138,7 @@ class ForwardBackward:
             "precision": as_precision(given["precision"]),
         }
         self._kind = Kind.of(model)
-        core = to_core_model(model)
-        if given["lora"] is not None or given["adapter"] is not None:
-            from onnxgrad.adapters.described import adapted
-
-            core = adapted(core, given["lora"], given["adapter"], given["seed"])
-        self._build(core)
+        self._build(changed_model(to_core_model(model), given, given["seed"]))
 
     def _build(self, model: _core.Model) -> None:
         options = self._options

@@ -31,6 +31,7 @@ from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_o
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.session_options import SessionOptions
+from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
@@ -97,11 +98,7 @@ class TrainingSession(NotPickled):
         if threads is None and self._data_parallel is not None:
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
-        self._model = to_core_model(model)
-        if given["lora"] is not None or given["adapter"] is not None:
-            from onnxgrad.adapters.described import adapted
-
-            self._model = adapted(self._model, given["lora"], given["adapter"], given["seed"])
+        self._model = changed_model(to_core_model(model), given, given["seed"])
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
             _refuse_with_file(changed(SessionOptions, given))

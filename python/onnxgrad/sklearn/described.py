@@ -91,7 +91,8 @@ class EstimatorParameters(Parameters):
         How to draw new weights, see `onnxgrad.initialize`. None means ``"auto"`` for a network
         built here; a given model keeps its weights.
     trainable : str or list of str, default=None
-        Names or glob patterns of the weights to train. See `onnxgrad.TrainingSession`.
+        Names or glob patterns of the weights to train; ``"head"`` is the last layer, ``"last:3"``
+        that and the three before it. See `onnxgrad.TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
     untie : bool, default=True
@@ -267,7 +268,8 @@ class ClassifierParameters(EstimatorParameters):
         How to draw new weights, see `onnxgrad.initialize`. None means ``"auto"`` for a network
         built here; a given model keeps its weights.
     trainable : str or list of str, default=None
-        Names or glob patterns of the weights to train. See `onnxgrad.TrainingSession`.
+        Names or glob patterns of the weights to train; ``"head"`` is the last layer, ``"last:3"``
+        that and the three before it. See `onnxgrad.TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
     untie : bool, default=True

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 
 from onnxgrad import _core as native
 from onnxgrad.base.messages import Verbosity, log, print_stderr
 from onnxgrad.callbacks import CheckpointWarning
+from onnxgrad.callbacks.unfreezing import unfreezing_among
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import NativeRows, as_pair
+from onnxgrad.errors import OptionError
 from onnxgrad.history import History, log_of
+from onnxgrad.schedules import Schedule
 from onnxgrad.trainer.guards import handled_signals
 from onnxgrad.trainer.model import TrainedModel
 
@@ -24,6 +28,8 @@ class FitHooks(TrainedModel):
     epochs: int
     checkpoint_problem: str
     skipped_steps: int
+    schedule: Schedule | None
+    _earlier: list[dict[str, float]]  # epochs of earlier stages
     _num_notes = 0  # notes of the loop that have been issued as warnings
     _is_streamed = False  # rows of the current fit are read in chunks
     _monitor = ""  # EarlyStopping.monitor of the current fit
@@ -39,6 +45,7 @@ class FitHooks(TrainedModel):
         self.stop_reason = ""
         self._num_notes = 0
         self._is_streamed = as_pair(rows)[1] is not None
+        self._earlier = []
         stopping = options.early_stopping
         self._monitor = "" if stopping is None else stopping.monitor
         if verbose != 0:
@@ -58,15 +65,13 @@ class FitHooks(TrainedModel):
         try:
             if self._call("on_train_begin") or self._call("on_epoch_begin"):
                 return
-            self._core.fit(
-                *as_pair(rows),
-                options,
-                *as_pair(held_out),
+            hooks = (
                 self._on_epoch_end if has_epoch_hooks else None,
                 self._on_step_end if steps else None,
                 self._on_checkpoint if saves else None,
-                handled_signals(),
             )
+            for stage in self._stages(options):
+                self._core.fit(*as_pair(rows), stage, *as_pair(held_out), *hooks, handled_signals())
         except BaseException as error:
             self._collect()
             if isinstance(error, KeyboardInterrupt):
@@ -80,13 +85,52 @@ class FitHooks(TrainedModel):
         if verbose == 2:
             print_stderr(self.session.plan_summary())
 
+    def _stages(self, options: native.FitOptions) -> Iterator[native.FitOptions]:
+        """Yield the options of each fit that a fit consists of: one, but for GradualUnfreezing."""
+        unfreezing = unfreezing_among(self._callbacks.callbacks)
+        if unfreezing is None:
+            yield options
+            return
+        if options.early_stopping is not None or options.checkpoint is not None or options.resume:
+            raise OptionError(
+                what="GradualUnfreezing is given with early stopping, a checkpoint or a run folder",
+                value="callbacks",
+                hint="Train the last stage in a fit of its own.",
+            )
+        if self.schedule is not None:
+            raise OptionError(
+                what="GradualUnfreezing is given with a schedule, which would begin anew in each "
+                "stage",
+                value="callbacks",
+                hint="Leave out schedule=.",
+            )
+        try:
+            for number, epochs in enumerate(unfreezing.begin(self.session, self.epochs)):
+                if number > 0:
+                    found = self._core.history
+                    self._earlier += [self._log_of(epoch) for epoch in found.epochs]
+                    self.stop_reason = self.stop_reason or found.stop_reason
+                    if self.stop_reason:
+                        return
+                    unfreezing.advance(self.session)
+                options.epochs = epochs
+                options.seed = self.seed + number  # other batches
+                yield options
+        finally:
+            unfreezing.end(self.session)
+
+    def _log_of(self, epoch: native.EpochLog) -> dict[str, float]:
+        log = log_of(epoch, is_streamed=self._is_streamed)
+        log["epoch"] += len(self._earlier)
+        return log
+
     def _collect(self) -> None:
         self._issue_warnings()
         found = self._core.history
-        self.history = History.from_logs(
-            log_of(epoch, is_streamed=self._is_streamed) for epoch in found.epochs
-        )
-        self.history.best_epoch = found.best_epoch
+        logs = [self._log_of(epoch) for epoch in found.epochs]
+        self.history = History.from_logs([*self._earlier, *logs])
+        if found.best_epoch is not None:
+            self.history.best_epoch = found.best_epoch + len(self._earlier)
         self.history.kept_epoch = found.kept_epoch
         self.history.monitor = self._monitor
         self.stop_reason = self.stop_reason or found.stop_reason
@@ -103,16 +147,16 @@ class FitHooks(TrainedModel):
 
     def _on_epoch_end(self, epoch: native.EpochLog) -> bool:
         self._issue_warnings()
-        logs = log_of(epoch, is_streamed=self._is_streamed)
+        logs = self._log_of(epoch)
         self.is_best = epoch.is_best
-        kept = self._core.history.num_epochs
+        kept = self._core.history.num_epochs + len(self._earlier)
         if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
             self.history.replace_from(kept - 1, logs)
         else:  # the fit was resumed, or the history was thinned out
             self._collect()
         stop = "val_loss" in logs and self._call("on_validation_end", logs)
         stop = self._call("on_epoch_end", logs) or stop
-        if not stop and epoch.epoch < self.epochs and not self.stop_reason:
+        if not stop and logs["epoch"] < self.epochs and not self.stop_reason:
             stop = self._call("on_epoch_begin")
         return stop or bool(self.stop_reason)
 

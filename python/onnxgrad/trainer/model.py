@@ -183,7 +183,8 @@ class TrainedModel:
             "arguments": {
                 **session._arguments,
                 "sample_weight": session._sample_weight or None,
-                "lora": None,  # the model has it
+                "new_head": None,  # the model has these
+                "lora": None,
                 "adapter": None,
             },
             "weighs_positions": session._weighs_positions,

@@ -18,6 +18,7 @@
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
 #include "train/tools/patterns.h"
+#include "train/weights/layer_levels.h"
 #include "train/weights/weights.h"
 
 namespace onnxgrad::train {
@@ -489,7 +490,8 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
     const auto is_parameter = [](const Weight& weight) {
       return weight.trainable || weight.is_under_adapter;
     };
-    const auto matched = match_weights(options.full, weights, "weight", is_parameter);
+    const auto matched =
+        match_weights(expand_layer_groups(options.full, weights), weights, "weight", is_parameter);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       if (matched[i]) kept.full.push_back(weights[i].value->name);
     }

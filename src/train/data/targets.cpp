@@ -157,7 +157,7 @@ std::string class_list_text(const LossInfo& loss) {
       {.what = fmt::format("label {} in {} is not one of the model's classes", label, position),
        .where = place.where(),
        .detail = "Classes: " + class_list_text(loss) + ".",
-       .hint = "Remove or rename such rows, or train a model with this class."});
+       .hint = "Remove or rename such rows, or give the model other classes with replace_head()."});
 }
 
 std::vector<std::int64_t> numbers_of_strings(const LossInfo& loss, const Tensor& labels,
@@ -580,8 +580,8 @@ void check_class_numbers(const LossInfo& loss, const Tensor& target, const Array
                              loss.num_classes - 1),
          .where = place.where(),
          .hint = from_one ? "Classes are counted from 0: subtract 1."
-                          : "Remove such rows, or train a model with more classes; they are "
-                            "counted from 0."});
+                          : "Remove such rows, or give the model more classes with "
+                            "replace_head(); they are counted from 0."});
   }
 }
 

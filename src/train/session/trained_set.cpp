@@ -9,6 +9,7 @@
 #include "train/optimizers/optimizers.h"
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
+#include "train/weights/layer_levels.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -50,7 +51,14 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Mo
   for (const std::string& name : before) {
     names.push_back(names_for_patterns(*working.graph->find(name)));
   }
-  const auto matched = match_patterns(patterns, names, "trained weight");
+  const auto expanded = expand_layer_groups(patterns, find_weights(working, builtin_engine().ops));
+  // Layers of a group that are held already stay so.
+  std::vector<std::string> wanted;
+  for (const std::string& pattern : expanded) {
+    const bool is_given = std::ranges::find(patterns, pattern) != patterns.end();
+    if (is_given || std::ranges::find(before, pattern) != before.end()) wanted.push_back(pattern);
+  }
+  const auto matched = match_patterns(wanted, names, "trained weight");
   for (std::size_t i = 0; i < matched.size(); ++i) {
     (matched[i] ? set.held : set.trained).push_back(before[i]);
     if (matched[i]) set.with_own_count.insert(before[i]);
@@ -64,12 +72,18 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Mo
 
 void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working) {
   std::vector<Weight> weights = find_weights(working, builtin_engine().ops);
-  std::erase_if(weights, [](const Weight& weight) {
-    return !is_floating(weight.value->initializer.dtype());
-  });
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::ranges::find(names, name) != names.end();
   };
+  std::vector<std::string> expanded = expand_layer_groups(patterns, weights);
+  std::erase_if(expanded, [&](const std::string& name) {  // layers of a group that are trained
+    return has(set.trained, name) && std::ranges::find(patterns, name) == patterns.end();
+  });
+  if (expanded.empty()) return;
+  patterns = expanded;
+  std::erase_if(weights, [](const Weight& weight) {
+    return !is_floating(weight.value->initializer.dtype());
+  });
   std::erase_if(weights, [&](const Weight& weight) {  // nothing to do for one of these by its name
     const std::string& name = weight.value->name;
     return has(set.trained, name) && std::ranges::find(patterns, name) != patterns.end();

@@ -13,6 +13,7 @@
 #include "train/tools/patterns.h"
 #include "train/weights/adapter_record.h"
 #include "train/weights/constant_evidence.h"
+#include "train/weights/layer_levels.h"
 #include "train/weights/weight_roles.h"
 
 namespace onnxgrad::train {
@@ -253,6 +254,8 @@ void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
   std::vector<Weight> weights = WeightFinder(model, registry).describe_all(*model.graph);
   train_adapters(model, weights);
+  const std::vector<std::int64_t> levels = layer_levels(weights);
+  for (std::size_t i = 0; i < levels.size(); ++i) weights[i].level = levels[i];
   return weights;
 }
 
@@ -269,7 +272,8 @@ WeightInfo weight_info(const Weight& weight) {
                   .dtype = weight.value->initializer.dtype(),
                   .dims = weight.value->initializer.dims(),
                   .trainable = weight.trainable,
-                  .reason = weight.reason};
+                  .reason = weight.reason,
+                  .level = weight.level};
   info.aliases = names_for_patterns(*weight.value).aliases;
   switch (kind_of(*weight.value)) {
     case Kind::kInitializer:
@@ -380,8 +384,9 @@ std::vector<Weight> select_weights(const std::vector<Weight>& weights,
     names.push_back(names_for_patterns(*weight.value));
     floating.push_back(weight);
   }
-  const auto wanted = match_weights(trainable, floating, kWhat, &Weight::trainable);
-  const auto excluded = match_patterns(frozen, names, kWhat);
+  const auto wanted =
+      match_weights(expand_layer_groups(trainable, weights), floating, kWhat, &Weight::trainable);
+  const auto excluded = match_patterns(expand_layer_groups(frozen, weights), names, kWhat);
   std::vector<Weight> selected;
   for (std::size_t i = 0; i < floating.size(); ++i) {
     const bool is_wanted = trainable.empty() ? floating[i].trainable : wanted[i];

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_WEIGHTS_H_
 #define ONNXGRAD_TRAIN_WEIGHTS_H_
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -37,6 +38,7 @@ struct Weight {
   /// Not trained by default, but learned when the file was made: the leaves of trees, the offsets
   /// of a scaler, and other arrays in attributes of ai.onnx.ml.
   bool is_learned_array = false;
+  std::int64_t level = -1;  ///< see layer_levels()
 };
 
 /// All initializers of the top graph in file order, of any type.
@@ -64,7 +66,8 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
 /// gave to numbers from elsewhere.
 WeightInfo weight_info(const Weight& weight);
 
-/// The weights to train: `trainable` patterns (empty: the trainable ones) without `frozen` ones.
+/// The weights to train: `trainable` patterns (empty: the trainable ones) without `frozen` ones;
+/// both may have "head" and "last:<n>" (train/weights/layer_levels.h).
 /// Throws: ModelError (pattern without a match, named weight that is not floating, nothing left).
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,

@@ -1,0 +1,91 @@
+#include "onnxgrad/transfer.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "onnxgrad/inference_session.h"
+#include "onnxgrad/option_error.h"
+#include "train/transfer/cut.h"
+#include "train/transfer/replace_head.h"
+#include "train/transfer/unfold_batch_norm.h"
+
+namespace onnxgrad {
+namespace {
+
+using train::ChannelStatistics;
+
+std::shared_ptr<ir::Model> graph_of(const Model& model) {
+  return std::make_shared<ir::Model>(ir::clone(*model.impl().current_file_or_graph().model));
+}
+
+// Over all axes but the channels, less the bias of each channel.
+ChannelStatistics statistics_of(const Tensor& results, const std::vector<double>& biases) {
+  const std::vector<double> numbers = results.to_doubles();
+  const Dims& dims = results.dims();
+  const auto channels = static_cast<std::size_t>(dims[1]);
+  const auto inner = static_cast<std::size_t>(dims.product(2, dims.rank()));
+  ChannelStatistics found{.means = std::vector<double>(channels, 0.0),
+                          .variances = std::vector<double>(channels, 0.0)};
+  const double count = std::max(1.0, static_cast<double>(numbers.size() / channels));
+  const auto channel = [&](std::size_t i) { return i / inner % channels; };
+  for (std::size_t i = 0; i < numbers.size(); ++i) found.means[channel(i)] += numbers[i] / count;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const double distance = numbers[i] - found.means[channel(i)];
+    found.variances[channel(i)] += distance * distance / count;
+  }
+  for (std::size_t i = 0; i < channels; ++i) found.means[i] -= biases[i];
+  return found;
+}
+
+}  // namespace
+
+Model replace_head(const Model& model, const HeadOptions& options) {
+  auto graph = graph_of(model);
+  std::vector<std::string> names = train::replace_heads(*graph, *model.impl().working(), options);
+  const Model made(api::edited(model, std::move(graph)));
+  if (names.empty()) return made;
+  return initialize(made, {.scheme = options.scheme,
+                           .seed = options.seed,
+                           .weights = std::move(names),
+                           .untie = false});
+}
+
+Model features(const Model& model, const std::vector<std::string>& at) {
+  auto graph = graph_of(model);
+  train::cut(*graph, *model.impl().working(), at);
+  return Model(api::edited(model, std::move(graph)));
+}
+
+Model unfold_batch_norm(const Model& model, const UnfoldOptions& options) {
+  if (!(options.epsilon > 0 && options.epsilon < 1)) {
+    throw OptionError({.what = "epsilon must be in (0, 1)", .hint = "1e-5 is usual."});
+  }
+  auto graph = graph_of(model);
+  const std::vector<std::string> names = train::folded_results(*graph);
+  if (names.empty()) {
+    throw ModelError({.what = "the model has no convolution with a bias and without a "
+                              "normalisation",
+                      .hint = "Train it as it is."});
+  }
+  std::vector<Tensor> results;
+  if (!options.rows.empty()) {
+    InferenceSession session(features(model, names));
+    results = session.run(names, options.rows);
+  }
+  const auto statistics = [&](const std::string& name) -> ChannelStatistics {
+    if (results.empty()) return {};
+    const auto at = std::ranges::find(names, name) - names.begin();
+    const ir::Node& node = *graph->graph->find(name)->producer;
+    const ir::Value& bias = *node.input(2);
+    const Tensor numbers = bias.is_initializer()
+                               ? bias.initializer
+                               : std::get<Tensor>(*bias.producer->find_attribute("value"));
+    return statistics_of(results[static_cast<std::size_t>(at)], numbers.to_doubles());
+  };
+  train::unfold_batch_norms(*graph, options.epsilon, statistics);
+  return Model(api::edited(model, std::move(graph)));
+}
+
+}  // namespace onnxgrad
