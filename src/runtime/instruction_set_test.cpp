@@ -35,7 +35,8 @@ TEST(InstructionSets, EachExecutorHasItsOwn) {
   const std::vector<Tensor> inputs = {Tensor::zeros(DataType::kFloat32, rows),
                                       Tensor::zeros(DataType::kFloat32, weights)};
   for (const auto& executor : executors) {
-    for (const float y : executor->run(inputs)[0].data<float>()) EXPECT_NEAR(y, 0.02, 1e-6);
+    const std::vector<Tensor> outputs = executor->run(inputs);
+    for (const float y : outputs[0].data<float>()) EXPECT_NEAR(y, 0.02, 1e-6);
   }
 }
 
