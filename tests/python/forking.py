@@ -56,9 +56,9 @@ def _server() -> socket.socket:
     descriptor = theirs.fileno()
     command = [sys.executable, __file__, str(descriptor)]
     paths = os.pathsep.join(filter(None, sys.path))
-    process = subprocess.Popen(
-        command, pass_fds=[descriptor], env={**os.environ, "PYTHONPATH": paths}
-    )
+    # NumPy starts no threads of its own.
+    variables = {**os.environ, "PYTHONPATH": paths, "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, pass_fds=[descriptor], env=variables)
     theirs.close()
     atexit.register(lambda: (ours.close(), process.wait()))
     return ours
