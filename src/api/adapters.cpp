@@ -25,6 +25,11 @@ namespace {
 
 using train::kPeftPrefix;
 
+[[noreturn]] void refuse_no_adapters() {
+  throw ModelError({.what = "the model has no adapters",
+                    .hint = "Add one: lora=8, adapters.add() in Python, add_adapter() in C++."});
+}
+
 const train::RecordedAdapter& find_adapter(const std::vector<train::RecordedAdapter>& record,
                                            std::string_view name) {
   std::vector<std::string> names;
@@ -32,9 +37,7 @@ const train::RecordedAdapter& find_adapter(const std::vector<train::RecordedAdap
     if (adapter.options.name == name) return adapter;
     names.push_back(adapter.options.name);
   }
-  if (record.empty()) {
-    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
-  }
+  if (record.empty()) refuse_no_adapters();
   if (name.empty() && record.size() == 1) return record.front();
   throw ModelError({.what = name.empty() ? "the model has several adapters"
                                          : fmt::format("the model has no adapter '{}'", name),
@@ -295,9 +298,7 @@ std::vector<AdapterInfo> adapters(const Model& model) {
 Model merge_adapters(const Model& model) {
   const Model::Impl& impl = model.impl();
   const auto record = train::read_adapters(*impl.file.model);
-  if (record.empty()) {
-    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
-  }
+  if (record.empty()) refuse_no_adapters();
   std::shared_ptr<const Model::Impl> plain = impl.plain;
   NamedTensors weights;
   if (plain == nullptr) {
@@ -399,7 +400,7 @@ Model load_adapter(const Model& model, const std::string& folder, std::string_vi
   const auto names = layer_names(model);
   train::LayerForms forms;
   for (const auto& [module, form] : given.layers) forms[nearest_module(module, names)] = form;
-  const Model changed =
+  Model changed =
       set_adapter_state(Model(with_adapter(model, given.options, forms)), given.tensors, name);
   if (given.frozen.empty()) return changed;
   return load_state_dict(changed, given.frozen, /*strict=*/false).model;
@@ -408,9 +409,7 @@ Model load_adapter(const Model& model, const std::string& folder, std::string_vi
 Model adapters_as_inputs(const Model& model) {
   auto graph = std::make_shared<ir::Model>(ir::clone(*model.impl().file_graph()));
   const auto record = train::read_adapters(*graph);
-  if (record.empty()) {
-    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
-  }
+  if (record.empty()) refuse_no_adapters();
   for (const train::RecordedAdapter& adapter : record) {
     for (const train::RecordedLayer& layer : adapter.layers) {
       const std::int64_t own = layer.rank;

@@ -28,7 +28,8 @@ ChannelStatistics statistics_of(const Tensor& results, const std::vector<double>
   const auto inner = static_cast<std::size_t>(dims.product(2, dims.rank()));
   ChannelStatistics found{.means = std::vector<double>(channels, 0.0),
                           .variances = std::vector<double>(channels, 0.0)};
-  const double count = std::max(1.0, static_cast<double>(numbers.size() / channels));
+  const std::size_t per_channel = numbers.size() / channels;
+  const double count = std::max(1.0, static_cast<double>(per_channel));
   const auto channel = [&](std::size_t i) { return i / inner % channels; };
   for (std::size_t i = 0; i < numbers.size(); ++i) found.means[channel(i)] += numbers[i] / count;
   for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -44,7 +45,7 @@ ChannelStatistics statistics_of(const Tensor& results, const std::vector<double>
 Model replace_head(const Model& model, const HeadOptions& options) {
   auto graph = graph_of(model);
   std::vector<std::string> names = train::replace_heads(*graph, *model.impl().working(), options);
-  const Model made(api::edited(model, std::move(graph)));
+  Model made(api::edited(model, std::move(graph)));
   if (names.empty()) return made;
   return initialize(made, {.scheme = options.scheme,
                            .seed = options.seed,

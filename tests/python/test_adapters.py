@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxgrad as og
+from forking import run_module
 from onnx_tool import MODELS
 from pairwise import pairwise
 
@@ -409,3 +410,24 @@ def test_quantized_weights_take_adapters_but_are_not_merged():
     assert all("lora_" in weight.name for weight in session.trained_weights)
     with pytest.raises(og.ModelError, match="quantized"):
         og.adapters.merge(model)
+
+
+def test_the_command_line_refuses_to_merge_nothing_before_it_trains(tmp_path):
+    X, y = batch(8)
+    np.savez(tmp_path / "rows.npz", label=y, **X)
+    command = ("train", GPT, "--data", tmp_path / "rows.npz", "--target", "label", "--epochs", 1)
+    for option in (("--merge",), ("--save-adapter", tmp_path / "adapter")):
+        done = run_module("onnxgrad.cli", *command, "-o", tmp_path / "out.onnx", *option)
+        assert done.returncode == 2, done.stderr
+        assert f"{option[0]} has no effect" in done.stderr
+        assert "epoch" not in done.stderr
+    done = run_module(
+        "onnxgrad.cli",
+        *command,
+        *("--lora", 2, "-o", tmp_path / "out.onnx", "--merge"),
+        *("--save-adapter", tmp_path / "adapter"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"wrote the adapter to {tmp_path / 'adapter'}" in done.stdout
+    merged = og.adapters.merge(og.adapters.load(GPT, tmp_path / "adapter"))
+    assert merged == onnx.load(tmp_path / "out.onnx")

@@ -46,10 +46,11 @@ def save_onnx_adapter(model: _core.Model, folder: str, name: str) -> None:
             value=chosen[0].name,
             hint="Save the model itself.",
         )
+    contents = to_flat_buffer(tensors)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     _core.adapters_as_inputs(model).save(str(target / "model.onnx"))
-    write_file(target / f"{chosen[0].name}.onnx_adapter", to_flat_buffer(tensors))
+    write_file(target / f"{chosen[0].name}.onnx_adapter", contents)
 
 
 def to_flat_buffer(tensors: dict[str, np.ndarray[Any, Any]]) -> bytes:

@@ -135,7 +135,13 @@ OPTIONS: tuple[TrainOption, ...] = (
         "given several times.  [default: all linear layers but the last]",
         "PATTERN",
     ),
-    TrainOption("lora_alpha", float, None, _MODEL, "Scale of --lora, times its rank."),
+    TrainOption(
+        "lora_alpha",
+        float,
+        None,
+        _MODEL,
+        "Scale of --lora, divided by its rank.  [default: the rank]",
+    ),
     TrainOption(
         "lora_dropout", float, 0.0, _MODEL, "Fraction of their inputs that --lora's matrices drop."
     ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onnxgrad import errors, losses, optimizers, precision, schedules
+from onnxgrad import adapters, errors, losses, optimizers, precision, schedules
 from onnxgrad.adapters import LoRA
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, print_stderr
@@ -84,6 +84,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         _report_left_out(options)
         check_outputs(options)
     trainer = _trainer(options)
+    _check_adapters(trainer, options)
     _choose_target(trainer, options)
     options.signals = _Signals(workers)
     data = open_train_data(trainer, options)
@@ -342,6 +343,18 @@ def _lora(options: SimpleNamespace) -> LoRA | None:
     )
 
 
+def _check_adapters(trainer: Trainer, options: SimpleNamespace) -> None:
+    """Refuse, before the training, to merge or save an adapter that the model does not have."""
+    given = {"--merge": options.merge, "--save-adapter": options.save_adapter is not None}
+    for shown, is_given in given.items():
+        if is_given and not adapters.of(trainer.session._model):
+            raise errors.OptionError(
+                what=f"{shown} has no effect: the model has no adapters",
+                value=shown,
+                hint=f"Add --lora RANK or --adapter NAME, or leave {shown} out.",
+            )
+
+
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
     """Take the target column that the model's file names, if none is given."""
     if options.target is None and trainer.session.optimizer is None:
@@ -530,18 +543,20 @@ def _finish(
     if not options.is_first:
         _results(trainer, data, options)
         return
-    if options.save_adapter is not None:
-        trainer.save_adapter(options.save_adapter)
     if options.output is not None:
         save_output(trainer, options.output, merge=options.merge)
     elif folder is not None and folder.problem:
         save_output(trainer, str(written), own=True)
+    if options.save_adapter is not None:
+        trainer.save_adapter(options.save_adapter)
     with contextlib.suppress(OutputClosedError):  # the model has been written
         try:
             for line in _results(trainer, data, options):
                 out(line)
         finally:
             out(printable(f"wrote {written}"))
+            if options.save_adapter is not None:
+                out(printable(f"wrote the adapter to {options.save_adapter}"))
     if error := history_error(history, options):
         raise error
     if trainer.checkpoint_problem:

@@ -32,12 +32,10 @@ std::int64_t count_labels(const Node& node) {
   for (const std::string_view name : {"classlabels_ints", "classlabels_strings"}) {
     const ir::AttributeValue* value = node.find_attribute(name);
     if (value == nullptr) continue;
-    if (const auto* ints = std::get_if<std::vector<std::int64_t>>(value)) {
-      if (!ints->empty()) return static_cast<std::int64_t>(ints->size());
-    }
-    if (const auto* strings = std::get_if<std::vector<std::string>>(value)) {
-      if (!strings->empty()) return static_cast<std::int64_t>(strings->size());
-    }
+    const auto* ints = std::get_if<std::vector<std::int64_t>>(value);
+    const auto* strings = std::get_if<std::vector<std::string>>(value);
+    if (ints != nullptr && !ints->empty()) return std::ssize(*ints);
+    if (strings != nullptr && !strings->empty()) return std::ssize(*strings);
   }
   return 0;
 }
