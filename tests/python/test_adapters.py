@@ -430,4 +430,4 @@ def test_the_command_line_refuses_to_merge_nothing_before_it_trains(tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"wrote the adapter to {tmp_path / 'adapter'}" in done.stdout
     merged = og.adapters.merge(og.adapters.load(GPT, tmp_path / "adapter"))
-    assert merged == onnx.load(tmp_path / "out.onnx")
+    assert_near(run(merged, X), run(onnx.load(tmp_path / "out.onnx"), X), 1e-6)
