@@ -201,6 +201,7 @@ void expect_own_readers(const ir::Model& plain, const train::RecordedAdapter& ad
       const ir::Value* value = open.back();
       open.pop_back();
       for (const ir::Use& use : uses.of(value)) {
+        if (use.node != nullptr && ir::is_op(*use.node, {"Shape", "Size"})) continue;
         if (use.node != nullptr &&
             ir::is_op(*use.node, {"Transpose", "Cast", "Identity", "DequantizeLinear"})) {
           open.push_back(use.node->output(0));

@@ -10,6 +10,7 @@
 #include "train/transfer/cut.h"
 #include "train/transfer/replace_head.h"
 #include "train/transfer/unfold_batch_norm.h"
+#include "train/weights/adapter_record.h"
 
 namespace onnxgrad {
 namespace {
@@ -40,9 +41,17 @@ ChannelStatistics statistics_of(const Tensor& results, const std::vector<double>
   return found;
 }
 
+// The layers of adapters are no layers of the network.
+void refuse_adapters(const Model& model) {
+  if (!train::has_adapters(*model.impl().file.model)) return;
+  throw ModelError({.what = "the model has adapters: its layers cannot be replaced or cut off",
+                    .hint = "Merge them first, or change the model before they are added."});
+}
+
 }  // namespace
 
 Model replace_head(const Model& model, const HeadOptions& options) {
+  refuse_adapters(model);
   auto graph = graph_of(model);
   std::vector<std::string> names = train::replace_heads(*graph, *model.impl().working(), options);
   Model made(api::edited(model, std::move(graph)));
@@ -54,6 +63,7 @@ Model replace_head(const Model& model, const HeadOptions& options) {
 }
 
 Model features(const Model& model, const std::vector<std::string>& at) {
+  refuse_adapters(model);
   auto graph = graph_of(model);
   train::cut(*graph, *model.impl().working(), at);
   return Model(api::edited(model, std::move(graph)));

@@ -9,6 +9,7 @@ import pickle
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 
@@ -431,3 +432,52 @@ def test_the_command_line_refuses_to_merge_nothing_before_it_trains(tmp_path):
     assert f"wrote the adapter to {tmp_path / 'adapter'}" in done.stdout
     merged = og.adapters.merge(og.adapters.load(GPT, tmp_path / "adapter"))
     assert_near(run(merged, X), run(onnx.load(tmp_path / "out.onnx"), X), 1e-6)
+
+
+def test_a_record_that_names_something_twice_is_refused():
+    model = og.adapters.add(GPT, "lora")
+    record = json.loads(model.metadata_props[0].value)
+    adapter = record["adapters"][0]
+    first = adapter["layers"][0]
+    twice = {**adapter, "layers": [*adapter["layers"], first]}
+    itself = {**first, "sites": [{**first["sites"][0], "plain": "y", "adapted": "y"}]}
+    for damaged in (
+        [twice],
+        [adapter, adapter],
+        [{**adapter, "layers": [itself]}],
+        [{**adapter, "rank": -1}],
+    ):
+        model.metadata_props[0].value = json.dumps({**record, "adapters": damaged})
+        with pytest.raises(og.ModelError, match="record"):
+            og.adapters.merge(model)
+    other = {**first, "weight": adapter["layers"][4]["weight"]}
+    model.metadata_props[0].value = json.dumps(
+        {**record, "adapters": [{**adapter, "layers": [other]}]}
+    )
+    with pytest.raises(og.ModelError, match=r"merged|size"):
+        og.adapters.merge(model)
+
+
+def test_the_type_of_an_adapted_output_survives_merging():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 3] y)'
+        "<float[4, 6] w, float[6, 3] w2> { h = MatMul(x, w) y = MatMul(h, w2) }"
+    )
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (4, 6)), ("w2", (6, 3))):
+        value = rng.normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    adapted = og.adapters.add(model, rank=2, targets="linear")
+    merged = og.adapters.merge(adapted)
+    onnx.checker.check_model(merged, full_check=True)
+    assert merged.graph.output[0] == model.graph.output[0]
+    with pytest.raises(og.ModelError, match="has adapters"):
+        og.features(adapted)
+    # One weight, read as it is and transposed.
+    both = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 4] x) => (float[N, 4] y)'
+        "<float[4, 6] w> { h = MatMul(x, w) t = Tanh(h) y = Gemm<transB = 1>(t, w) }"
+    )
+    both.graph.initializer.append(model.graph.initializer[0])
+    with pytest.raises(og.ModelError, match="two ways"):
+        og.adapters.add(both, targets="linear")

@@ -353,6 +353,15 @@ def _check_adapters(trainer: Trainer, options: SimpleNamespace) -> None:
                 value=shown,
                 hint=f"Add --lora RANK or --adapter NAME, or leave {shown} out.",
             )
+    model = trainer.session._model
+    if options.merge:
+        adapters.merge(model)  # an adapter that cannot be merged is refused now
+    if options.save_adapter is not None and not any(one.layers for one in adapters.of(model)):
+        raise errors.OptionError(
+            what="--save-adapter has no effect: the adapter adds nothing to the model",
+            value="--save-adapter",
+            hint="The trained model has all of it: give -o alone.",
+        )
 
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:

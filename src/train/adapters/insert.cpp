@@ -199,6 +199,15 @@ class Inserter {
           .plain = plan.plain->name, .adapted = plan.adapted->name, .is_renamed = true};
       Value* bias = nullptr;
       if (factor != nullptr && is_op(*node, {"Gemm"}) && node->input(2) != nullptr) {
+        constexpr std::int64_t kBiasIsOptional = 11;
+        if (file_.opset() < kBiasIsOptional) {
+          throw ModelError(
+              {.what = fmt::format("'{}' is a Gemm of opset {}; 'dora' adapts those of "
+                                   "opset 11 and later",
+                                   layer.module, file_.opset()),
+               .where = {.value = layer.module},
+               .hint = "Convert the model to a newer opset, or use LoRA."});
+        }
         bias = node->inputs[2];
         site.bias = bias->name;
         node->inputs.resize(2);
@@ -423,6 +432,20 @@ std::vector<std::string> chosen_weights(const std::vector<Weight>& weights, Adap
   return names;
 }
 
+// A weight that is read in two ways would have two adapters of one name.
+void refuse_two_readings(const std::vector<AdaptableLayer>& layers) {
+  std::unordered_set<std::string> modules;
+  for (const AdaptableLayer& layer : layers) {
+    if (modules.insert(layer.module).second) continue;
+    throw ModelError(
+        {.what = fmt::format("the weight of '{}' is read in two ways (transposed, or as "
+                             "a table), which an adapter cannot follow",
+                             layer.module),
+         .where = {.value = layer.module},
+         .hint = "Exclude it, or name one of the two by its node."});
+  }
+}
+
 // DoRA's norm is that of the weight alone, so that it can share a layer with no other adapter.
 void refuse_second(const RecordedAdapter& other, const std::vector<AdaptableLayer>& layers,
                    const AdapterOptions& options) {
@@ -471,6 +494,15 @@ void erase_nodes_of(std::unordered_set<const Value*> own, std::span<Graph* const
   });
 }
 
+[[noreturn]] void refuse_removal(const std::string& name) {
+  throw ModelError({.what = fmt::format("the adapters of the model cannot be removed: '{}' is not "
+                                        "what their record says",
+                                        base::printable(name)),
+                    .where = {.value = name},
+                    .hint = "Use the model as it was written: its graph or its metadata have been "
+                            "changed since."});
+}
+
 }  // namespace
 
 void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRegistry& registry,
@@ -513,6 +545,7 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
     });
     layers = forms.empty() ? choose_layers(std::move(layers), options)
                            : named_layers(std::move(layers), forms, options.kind);
+    refuse_two_readings(layers);
     for (const RecordedAdapter& other : record) refuse_second(other, layers, options);
     record.push_back(Inserter(file, kept, scale_of(options), forms).insert(layers));
     ir::sort_topologically(*file.graph);
@@ -539,12 +572,7 @@ void remove_adapters(ir::Model& file) {
   const auto find = [&](const std::string& name) {
     const auto found = values.find(name);
     if (found != values.end()) return found->second;
-    throw ModelError({.what = fmt::format("the adapters of the model cannot be removed: it has no "
-                                          "value '{}' anymore",
-                                          base::printable(name)),
-                      .where = {.value = name},
-                      .hint = "Use the model as add_adapter wrote it: another program has changed "
-                              "its graph."});
+    refuse_removal(name);
   };
   std::unordered_set<const Value*> own;
   for (auto adapter = record.rbegin(); adapter != record.rend(); ++adapter) {
@@ -553,11 +581,13 @@ void remove_adapters(ir::Model& file) {
       for (const AdapterSite& site : layer.sites) {
         Value* const plain = find(site.plain);
         Value* const adapted = find(site.adapted);
+        if (site.is_renamed && plain->producer == nullptr) refuse_removal(site.plain);
         if (!layer.magnitude.empty() && !site.bias.empty()) {
           plain->producer->inputs.push_back(find(site.bias));
         }
         ir::replace_uses(graph, {{adapted, plain}});
         if (!site.is_renamed) continue;
+        if (plain->type.kind == ir::Type::Kind::kUnknown) plain->type = adapted->type;
         std::swap(adapted->doc_string, plain->doc_string);
         std::swap(adapted->metadata, plain->metadata);
         adapted->graph->rename(adapted, graph.names().unique(site.adapted + "_adapted"));

@@ -93,7 +93,14 @@ void MergedWeight::merge(const RecordedLayer& layer, const RecordedAdapter& adap
   // B of a convolution is [outputs, rank, 1, ...] and A [rank, inputs, ...].
   const Numbers change = is_convolution ? low_rank(b.to_doubles(), a.to_doubles(), rank, scale)
                                         : low_rank(a.to_doubles(), b.to_doubles(), rank, scale);
-  ONNXGRAD_ASSERT(change.size() == numbers_.size());
+  if (change.size() != numbers_.size()) {
+    throw ModelError({.what = fmt::format("the adapter of '{}' is not of the size of the weight "
+                                          "'{}'",
+                                          base::printable(layer.module), name_),
+                      .where = {.value = name_},
+                      .hint = "The record of the model's adapters is damaged: use the model as it "
+                              "was written."});
+  }
   if (!layer.is_transposed) {
     for (std::size_t i = 0; i < change.size(); ++i) numbers_[i] += change[i];
   } else {

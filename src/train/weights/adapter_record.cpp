@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <unordered_set>
 #include <utility>
 
 #include "base/check.h"
@@ -128,6 +130,27 @@ RecordedAdapter adapter_from(const Json& json) {
   return adapter;
 }
 
+// A fault of a record that names something twice, or a value as its own replacement; or "".
+std::string repeated_name(const std::vector<RecordedAdapter>& adapters) {
+  std::unordered_set<std::string> names;
+  for (const RecordedAdapter& adapter : adapters) {
+    if (adapter.options.rank < 1 || !std::isfinite(adapter.scale)) {
+      return "an adapter has no rank of at least 1, or no finite scale";
+    }
+    for (const RecordedLayer& layer : adapter.layers) {
+      std::vector<std::string> own = tensor_names(layer);
+      for (const AdapterSite& site : layer.sites) {
+        if (site.plain == site.adapted) return "'" + site.plain + "' is adapted to itself";
+        own.push_back("value " + site.adapted);
+      }
+      for (const std::string& name : own) {
+        if (!names.insert(name).second) return "it has '" + name + "' twice";
+      }
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 bool has_adapters(const ir::Model& model) { return find_entry(model) != nullptr; }
@@ -143,7 +166,8 @@ std::vector<RecordedAdapter> read_adapters(const ir::Model& model) {
       problem = "its version is not " + std::to_string(kVersion);
     } else {
       for (const Json& adapter : json.at("adapters")) adapters.push_back(adapter_from(adapter));
-      return adapters;
+      problem = repeated_name(adapters);
+      if (problem.empty()) return adapters;
     }
   } catch (const nlohmann::json::exception& error) {
     problem = error.what();
