@@ -12,12 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onnxgrad import adapters, errors, losses, optimizers, precision, schedules
-from onnxgrad.adapters import LoRA
+from onnxgrad import errors, losses, optimizers, precision, schedules
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard
+from onnxgrad.cli.adapting import check_adapters, lora_of
 from onnxgrad.cli.console import OutputClosedError, out
 from onnxgrad.cli.derivatives import load_all
 from onnxgrad.cli.dry_run import dry_run
@@ -84,7 +84,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         _report_left_out(options)
         check_outputs(options)
     trainer = _trainer(options)
-    _check_adapters(trainer, options)
+    check_adapters(trainer, options)
     _choose_target(trainer, options)
     options.signals = _Signals(workers)
     data = open_train_data(trainer, options)
@@ -325,43 +325,11 @@ def _session_options(options: SimpleNamespace) -> dict[str, Any]:
             raise unknown_name(name, given[name], list(modes))
         given[name] = modes[given[name]]
     given["penalty"] = [penalties.from_text(text) for text in options.penalty or ()] or None
-    given["lora"] = _lora(options)
+    given["lora"] = lora_of(options)
     described = precision.from_text(options.precision)
     nodes = options.float32_nodes or ()
     given["precision"] = dataclasses.replace(described, float32_nodes=nodes)
     return given
-
-
-def _lora(options: SimpleNamespace) -> LoRA | None:
-    if options.lora is None:
-        return None
-    return LoRA(
-        options.lora,
-        options.lora_alpha,
-        targets=options.lora_targets or None,
-        dropout=options.lora_dropout,
-    )
-
-
-def _check_adapters(trainer: Trainer, options: SimpleNamespace) -> None:
-    """Refuse, before the training, to merge or save an adapter that the model does not have."""
-    given = {"--merge": options.merge, "--save-adapter": options.save_adapter is not None}
-    for shown, is_given in given.items():
-        if is_given and not adapters.of(trainer.session._model):
-            raise errors.OptionError(
-                what=f"{shown} has no effect: the model has no adapters",
-                value=shown,
-                hint=f"Add --lora RANK or --adapter NAME, or leave {shown} out.",
-            )
-    model = trainer.session._model
-    if options.merge:
-        adapters.merge(model)  # an adapter that cannot be merged is refused now
-    if options.save_adapter is not None and not any(one.layers for one in adapters.of(model)):
-        raise errors.OptionError(
-            what="--save-adapter has no effect: the adapter adds nothing to the model",
-            value="--save-adapter",
-            hint="The trained model has all of it: give -o alone.",
-        )
 
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
