@@ -174,12 +174,13 @@ class GivenTensors {
 
 Tensor as_stored(const Tensor& given, const PeftTensor& form, const Tensor& old,
                  const std::string& name) {
-  Tensor tensor = form.is_transposed && given.dims().rank() == 2 ? train::transposed(given) : given;
+  Tensor tensor =
+      form.is_transposed && given.dims().rank() == 2 ? train::transposed_matrix(given) : given;
   if (tensor.num_elements() == old.num_elements() && !form.dims.empty()) {
     tensor = tensor.reshaped(old.dims());
   }
   if (!is_floating(tensor.dtype()) || tensor.dims() != old.dims()) {
-    const Tensor wanted = form.is_transposed ? train::transposed(old) : old;
+    const Tensor wanted = form.is_transposed ? train::transposed_matrix(old) : old;
     throw ModelError(
         {.what = fmt::format("'{}' is {}{}, but {} was expected", name, dtype_name(given.dtype()),
                              given.dims().to_string(), wanted.dims().to_string()),
@@ -326,7 +327,7 @@ NamedTensors adapter_state(const Model& model, std::string_view name) {
     const Tensor first = weight_of(model, train::tensor_names(layer).front());
     for (const PeftTensor& form : peft_tensors(layer, first)) {
       const Tensor stored = weight_of(model, form.name);
-      Tensor tensor = form.is_transposed ? train::transposed(stored) : stored.clone();
+      Tensor tensor = form.is_transposed ? train::transposed_matrix(stored) : stored.clone();
       if (!form.dims.empty()) tensor = tensor.reshaped(Dims(form.dims));
       state.push_back({.name = fmt::format("{}{}.{}", kPeftPrefix, layer.module, form.part),
                        .tensor = std::move(tensor)});

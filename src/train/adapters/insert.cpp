@@ -54,8 +54,7 @@ void check_options(const AdapterOptions& options) {
 
 double scale_of(const AdapterOptions& options) {
   const auto rank = static_cast<double>(options.rank);
-  const double alpha = options.alpha == 0 ? rank : options.alpha;
-  return alpha / (options.rank_stabilized ? std::sqrt(rank) : rank);
+  return low_rank_scale(options.alpha == 0 ? rank : options.alpha, rank, options.rank_stabilized);
 }
 
 // Adds the nodes of one adapter.
@@ -167,7 +166,7 @@ class Inserter {
 
   void write_matrices(const AdaptableLayer& layer, RecordedLayer& record, std::uint32_t stream) {
     const bool is_embedding = layer.kind == LayerKind::kEmbedding;
-    const Dims& dims = base_tensor(*layer.weight).dims();
+    const Dims& dims = numbers_of(layer.weight)->dims();
     const LayerForm form = form_of(layer);
     if (form.rank != options_.rank) record.rank = form.rank;
     if (form.scale != scale_) record.scale = form.scale;
@@ -305,7 +304,7 @@ class Inserter {
                         .where = {.value = layer.module},
                         .hint = "Use LoRA, or exclude it."});
     }
-    const std::vector<double> numbers = base_tensor(*layer.weight).to_doubles();
+    const std::vector<double> numbers = numbers_of(layer.weight)->to_doubles();
     const auto inputs = static_cast<std::size_t>(layer.inputs);
     const auto outputs = static_cast<std::size_t>(layer.outputs);
     Tensor norms = Tensor::empty(DataType::kFloat64, Dims{layer.outputs});
@@ -316,11 +315,6 @@ class Inserter {
     }
     for (double& norm : out) norm = std::sqrt(norm);
     return norms.cast(layer.dtype);
-  }
-
-  static const Tensor& base_tensor(const Value& weight) {
-    if (weight.is_initializer()) return weight.initializer;
-    return std::get<Tensor>(*weight.producer->find_attribute("value"));
   }
 
   // Uniform in ±1/sqrt(inputs), as torch.nn.Linear; normal for a table, as torch.nn.Embedding.

@@ -25,14 +25,6 @@ struct Operand {
   DataType dtype = DataType::kUndefined;
 };
 
-const Tensor* numbers_of(const Value* value) {
-  if (value == nullptr) return nullptr;
-  if (value->is_constant()) return &value->initializer;
-  if (!is_op(value->producer, "Constant")) return nullptr;
-  const ir::AttributeValue* attribute = value->producer->find_attribute("value");
-  return attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute);
-}
-
 std::optional<Operand> operand_of(const Value* value) {
   Operand operand;
   while (value != nullptr) {
@@ -156,6 +148,14 @@ class LayerFinder {
 };
 
 }  // namespace
+
+const Tensor* numbers_of(const ir::Value* value) {
+  if (value == nullptr) return nullptr;
+  if (value->is_constant()) return &value->initializer;
+  if (!is_op(value->producer, "Constant")) return nullptr;
+  const ir::AttributeValue* attribute = value->producer->find_attribute("value");
+  return attribute == nullptr ? nullptr : std::get_if<Tensor>(attribute);
+}
 
 std::vector<AdaptableLayer> find_layers(const ir::Model& file, const ir::Model& working) {
   LayerFinder finder(working);

@@ -31,6 +31,9 @@ struct AdaptableLayer {
   std::string role = {};
 };
 
+/// The tensor of an initializer or of a Constant; nullptr for any other value.
+const Tensor* numbers_of(const ir::Value* value);
+
 /// The layers of `file`, a graph in the file's own operator set, and of its subgraphs, in graph
 /// order; `working` has the names that the exporting program used. Layers that no adapter fits
 /// (groups of channels, factors of a Gemm, matrices that are computed from inputs) are not listed.

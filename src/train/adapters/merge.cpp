@@ -152,15 +152,4 @@ NamedTensors merged_weights(const std::vector<RecordedAdapter>& adapters,
   return result;
 }
 
-Tensor transposed(const Tensor& matrix) {
-  const std::vector<double> numbers = matrix.to_doubles();
-  const auto rows = static_cast<std::size_t>(matrix.dims()[0]);
-  const auto columns = static_cast<std::size_t>(matrix.dims()[1]);
-  std::vector<double> result(numbers.size());
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    result[((i % columns) * rows) + (i / columns)] = numbers[i];
-  }
-  return Tensor::from(result, Dims{matrix.dims()[1], matrix.dims()[0]}).cast(matrix.dtype());
-}
-
 }  // namespace onnxgrad::train

@@ -19,9 +19,6 @@ using WeightFn = std::function<Tensor(const std::string&)>;
 NamedTensors merged_weights(const std::vector<RecordedAdapter>& adapters,
                             const WeightFn& weight_of);
 
-/// A matrix [rows, columns] as [columns, rows], of a floating dtype.
-Tensor transposed(const Tensor& matrix);
-
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_ADAPTERS_MERGE_H_

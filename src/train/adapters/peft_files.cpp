@@ -248,10 +248,6 @@ void read_options(const std::string& path, const Json& config, AdapterOptions& o
   }
 }
 
-double scale_of(double alpha, double rank, bool rank_stabilized) {
-  return alpha / (rank_stabilized ? std::sqrt(rank) : rank);
-}
-
 }  // namespace
 
 void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
@@ -344,7 +340,7 @@ PeftAdapter read_peft_files(const std::string& folder) {
       } else if (is_first_matrix(parts.part) && dims.rank() >= 2) {
         form.rank = dims[0];
         const double alpha = value_for(path, config, "alpha_pattern", parts.module, options.alpha);
-        form.scale = scale_of(alpha, static_cast<double>(form.rank), options.rank_stabilized);
+        form.scale = low_rank_scale(alpha, static_cast<double>(form.rank), options.rank_stabilized);
       }
     }
   } catch (const nlohmann::json::exception& error) {

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_ADAPTER_RECORD_H_
 #define ONNXGRAD_TRAIN_ADAPTER_RECORD_H_
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -44,6 +45,10 @@ struct RecordedAdapter {
   std::vector<RecordedLayer> layers;
 };
 
+/// The factor of x A B: alpha / rank, or alpha / sqrt(rank) (rsLoRA).
+inline double low_rank_scale(double alpha, double rank, bool rank_stabilized) {
+  return alpha / (rank_stabilized ? std::sqrt(rank) : rank);
+}
 inline std::int64_t rank_of(const RecordedAdapter& adapter, const RecordedLayer& layer) {
   return layer.rank == 0 ? adapter.options.rank : layer.rank;
 }

@@ -37,24 +37,6 @@ MatrixKey key_of(const Tensor& matrix) {
           element(matrix, 0), element(matrix, matrix.num_elements() - 1)};
 }
 
-Tensor transposed_matrix(const Tensor& matrix) {
-  const std::int64_t rows = matrix.dims()[0];
-  const std::int64_t columns = matrix.dims()[1];
-  const std::size_t size = item_size(matrix);
-  Tensor result = Tensor::empty(matrix.dtype(), Dims{columns, rows});
-  constexpr std::int64_t kBlock = 32;  // columns whose lines stay in a cache
-  for (std::int64_t first = 0; first < columns; first += kBlock) {
-    const std::int64_t end = std::min(first + kBlock, columns);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = first; j < end; ++j) {
-        std::memcpy(result.mutable_raw() + (static_cast<std::size_t>((j * rows) + i) * size),
-                    matrix.raw() + (static_cast<std::size_t>((i * columns) + j) * size), size);
-      }
-    }
-  }
-  return result;
-}
-
 bool is_transposition(const Tensor& a, const Tensor& b) {
   return a.dims()[0] == b.dims()[1] && a.dims()[1] == b.dims()[0] && transposed_matrix(a).equals(b);
 }
@@ -81,6 +63,24 @@ bool are_different_parameters(const Matrix& a, const Matrix& b) {
 }
 
 }  // namespace
+
+Tensor transposed_matrix(const Tensor& matrix) {
+  const std::int64_t rows = matrix.dims()[0];
+  const std::int64_t columns = matrix.dims()[1];
+  const std::size_t size = item_size(matrix);
+  Tensor result = Tensor::empty(matrix.dtype(), Dims{columns, rows});
+  constexpr std::int64_t kBlock = 32;  // columns whose lines stay in a cache
+  for (std::int64_t first = 0; first < columns; first += kBlock) {
+    const std::int64_t end = std::min(first + kBlock, columns);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for (std::int64_t j = first; j < end; ++j) {
+        std::memcpy(result.mutable_raw() + (static_cast<std::size_t>((j * rows) + i) * size),
+                    matrix.raw() + (static_cast<std::size_t>((i * columns) + j) * size), size);
+      }
+    }
+  }
+  return result;
+}
 
 std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
   std::map<MatrixKey, std::vector<Matrix>> groups;

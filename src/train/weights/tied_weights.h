@@ -28,6 +28,9 @@ struct TiedWeight {
 /// `main` of a pair is no `copy` of another.
 std::vector<TiedWeight> find_tied_weights(const ir::Model& working);
 
+/// A matrix [rows, columns] as [columns, rows], of any type with whole bytes per element.
+Tensor transposed_matrix(const Tensor& matrix);
+
 /// The value of `copy` for a new value of `main`, or of `main` for that of `copy`.
 Tensor tied_form(const TiedWeight& tied, const Tensor& numbers);
 
