@@ -66,6 +66,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
 SUBPACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},
+    "devices": set(),
     "files": {"base"},
     "plotting": {"base"},
     "graph_pictures": {"base"},

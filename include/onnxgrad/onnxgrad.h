@@ -11,6 +11,7 @@
 #include "onnxgrad/amx.h"                // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
+#include "onnxgrad/devices.h"            // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export

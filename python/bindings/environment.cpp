@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/amx.h"
+#include "onnxgrad/devices.h"
 #include "onnxgrad/version.h"
 
 namespace nb = nanobind;
@@ -23,11 +24,19 @@ std::vector<std::pair<std::string, std::string>> environment() {
           {"nanobind", std::to_string(NB_VERSION_MAJOR) + "." + std::to_string(NB_VERSION_MINOR)}};
 }
 
+std::vector<std::pair<std::string, std::string>> installed_devices() {
+  std::vector<std::pair<std::string, std::string>> result;
+  for (const DeviceInfo& device : devices()) result.emplace_back(device.name, device.origin);
+  return result;
+}
+
 }  // namespace
 
 void bind_environment(nb::module_& module) {
   module.def("version", &version, "The version of the C++ library.");
   module.def("environment", &environment, "Versions of the library and of its build.");
+  module.def("devices", &installed_devices, "Name and origin of each device.");
+  module.def("load_device_plugin", &load_device_plugin, "file"_a, "Loads a device plugin.");
   module.def("use_amx_for_float32", &use_amx_for_float32, "on"_a,
              "Large products of float32 in parts of bfloat16 by AMX.");
   module.def("amx_computes_float32", &amx_computes_float32, "Whether they are: false without AMX.");

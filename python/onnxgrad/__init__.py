@@ -20,7 +20,7 @@ from onnxgrad.base.images import decode_image as _decode_image
 
 TYPE_CHECKING = False  # not from typing, whose import takes as long as that of the extension
 if TYPE_CHECKING:
-    from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
+    from onnxgrad import callbacks, data, devices, errors, losses, metrics, optimizers, schedules
     from onnxgrad.base.versions import show_versions
     from onnxgrad.errors import (
         CheckpointError,
@@ -95,6 +95,7 @@ __all__ = [
     "callbacks",
     "check_gradients",
     "data",
+    "devices",
     "errors",
     "features",
     "gradient",
@@ -154,6 +155,7 @@ _SUBPACKAGES = {
         "adapters",
         "callbacks",
         "data",
+        "devices",
         "distributed",
         "errors",
         "files",

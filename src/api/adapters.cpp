@@ -224,7 +224,7 @@ std::shared_ptr<const Model::Impl> with_adapter(const Model& model, const Adapte
                                                 const train::LayerForms& forms) {
   const Model::Impl& impl = model.impl();
   auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
-  train::insert_adapter(*graph, *impl.working(), train::builtin_engine().ops, options, forms);
+  train::insert_adapter(*graph, *impl.working(), train::builtin_ops(), options, forms);
   auto made = api::edited(model, std::move(graph));
   // Merging writes the weights into this file.
   const bool is_first = !train::has_adapters(*impl.file.model);

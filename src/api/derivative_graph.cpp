@@ -39,7 +39,7 @@ bool add_matching(const ir::Graph& graph, const std::string& pattern, std::vecto
 // The trainable weights; of a model without weights, all floating-point inputs.
 std::vector<Value*> default_wrt(const ir::Model& model) {
   std::vector<Value*> wrt;
-  const auto weights = train::find_weights(model, train::builtin_engine().ops);
+  const auto weights = train::find_weights(model, train::builtin_ops());
   if (!weights.empty()) {
     for (const train::Weight& weight : train::select_weights(weights, {}, {})) {
       wrt.push_back(weight.value);
@@ -150,7 +150,7 @@ void open_inputs(ir::Graph& graph, const std::vector<Value*>& wrt) {
 
 ir::Model with_stopped_gradients(const Model& model, const std::vector<std::string>& names) {
   ir::Model working = ir::clone(*model.impl().working());
-  train::stop_gradients(working, train::builtin_engine().ops, names);
+  train::stop_gradients(working, train::builtin_ops(), names);
   return working;
 }
 
@@ -178,7 +178,7 @@ Model write_graph(ir::Model model, const WriteOptions& options) {
 }
 
 DerivativeGraph::DerivativeGraph(const Model& model, const DerivativeNames& names)
-    : registry_(train::builtin_engine().ops),
+    : registry_(train::builtin_ops()),
       custom_(model.impl().operators),
       model_(with_stopped_gradients(model, names.stop_gradient)),
       inferer_(onnx_io::make_type_inferer(model_)),

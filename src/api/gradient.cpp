@@ -41,7 +41,7 @@ train::StepGraph build_step_graph(const ir::Model& working, const Loss& loss,
     schedule = train::ScheduleInGraph{.schedule = *options.schedule, .epochs = options.epochs};
     if (options.updates > 0) schedule->updates = options.updates;
   }
-  return train::build_step(working, train::builtin_engine().ops, loss, optimizer,
+  return train::build_step(working, train::builtin_ops(), loss, optimizer,
                            {.trainable = options.trainable,
                             .frozen = options.frozen,
                             .training_mode = options.training_mode,
@@ -61,7 +61,7 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                       .hint = "Write the two with add_loss() and gradient()."});
   }
   const Model source = api::untied(model, options.untie);
-  const auto working = train::with_stops(source.impl().training_copy(), train::builtin_engine().ops,
+  const auto working = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
                                          options.stop_gradient);
   const train::StepGraph step =
       api::build_step_graph(*working, loss, optimizer, options, source.impl().operators.get());

@@ -70,7 +70,7 @@ struct InferenceSession::Impl {
   std::shared_ptr<const ir::Model> model;
   std::shared_ptr<const train::TextCodes> texts;  ///< nullptr: the model reads none
   std::weak_ptr<const onnx_io::FileBytes> file;   ///< expired when no weight is read in it
-  runtime::ExecutorOptions options;
+  train::Backend backend;
   std::list<Runner> runners;  ///< most recently used first
   bool is_profiling = false;
   runtime::SizeWatch sizes;
@@ -79,7 +79,7 @@ struct InferenceSession::Impl {
 };
 
 InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_options)
-    : options(train::executor_options(engine_options)), sizes(engine_options.warn) {
+    : backend(train::backend_for(engine_options)), sizes(engine_options.warn) {
   const std::shared_ptr<const ir::Model> given = source.impl().working();
   const train::NumberedModel numbered = train::number_texts(given);
   texts = numbered.texts;
@@ -98,10 +98,10 @@ InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_op
   }
   if (const auto& bytes = source.impl().file.bytes; bytes != nullptr) {
     file = bytes;
-    options.counted_elsewhere = bytes->memory();
+    backend.options.counted_elsewhere = bytes->memory();
   }
-  const auto& budget = options.budget != nullptr ? options.budget : base::current_budget();
-  options.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
+  const auto& budget = backend.options.budget != nullptr ? backend.options.budget : base::current_budget();
+  backend.options.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
   const auto is_left_out = [](const train::RunnableOutput& output) {
     return output.value == nullptr;
   };
@@ -165,9 +165,9 @@ runtime::Executor& InferenceSession::Impl::runner_for(Call call) {
     runners.splice(runners.begin(), runners, known);
     return runners.front().executor;
   }
-  runtime::ExecutorOptions own = options;
-  for (std::size_t i = 0; i < call.outputs.size(); ++i) own.output_blocks.push_back(i);
-  runtime::Executor executor(graph_for(call), train::builtin_engine(), std::move(own));
+  train::Backend own = backend;
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) own.options.output_blocks.push_back(i);
+  runtime::Executor executor = own.executor(graph_for(call));
   if (runners.size() == kMaxRunners) runners.pop_back();
   runners.push_front({.call = std::move(call), .executor = std::move(executor)});
   runners.front().executor.set_profiling(is_profiling);
@@ -251,7 +251,7 @@ Profile InferenceSession::profile() const {
 MemoryReport InferenceSession::memory() const {
   const api::CallGuard guard(impl_->busy);
   const auto file = impl_->file.lock();
-  const std::int64_t packed = impl_->options.packed->size_bytes();
+  const std::int64_t packed = impl_->backend.options.packed->size_bytes();
   MemoryReport report{.constants = packed,
                       .file = file == nullptr ? 0 : std::ssize(file->memory())};
   for (const Impl::Runner& runner : impl_->runners) {

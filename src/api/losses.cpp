@@ -137,12 +137,12 @@ FieldValue loss_field(const LossFunction& function, std::string_view name) {
 
 LossInfo find_loss(const Model& model, const Loss& loss) {
   train::LossGraph graph =
-      train::build_loss(*model.impl().training_copy(), train::builtin_engine().ops, loss, "loss");
+      train::build_loss(*model.impl().training_copy(), train::builtin_ops(), loss, "loss");
   return graph.info;
 }
 
 Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& options) {
-  const auto& ops = train::builtin_engine().ops;
+  const auto& ops = train::builtin_ops();
   const ir::Model& working = *model.impl().training_copy();
   const ir::Graph& file = *model.impl().file.model->graph;
   Loss placed = loss;

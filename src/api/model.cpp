@@ -90,7 +90,7 @@ Model::Impl::Impl(const Impl& base, const NamedTensors& states,
 const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
-    const opdef::OpRegistry& ops = train::builtin_engine().ops;
+    const opdef::OpRegistry& ops = train::builtin_ops();
     auto model = std::make_shared<ir::Model>(train::to_working_copy(file, operators.get()));
     const std::vector<train::Weight> found = train::find_weights(*model, ops);
     train::give_aliases(*model, found, ops, separated);
@@ -120,7 +120,7 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
     if (!separated.empty()) return;                               // it is one
     if (onnx_io::has_gradient_nodes(*file.model->graph)) return;  // they name tensors of the file
     const base::MemoryBudgetScope scope(budget_of(options));
-    const opdef::OpRegistry& ops = train::builtin_engine().ops;
+    const opdef::OpRegistry& ops = train::builtin_ops();
     if (!train::may_untie(file, *working(), ops)) return;
     const onnx_io::FileModel current = current_file();
     auto parts = train::untie(current, *working(), ops, {.table = operators.get()});

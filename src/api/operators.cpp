@@ -106,7 +106,7 @@ void add_helpers(const Library& library, std::vector<OperatorSpec>& specs) {
 }
 
 bool is_built_in(const Key& key) {
-  return train::builtin_engine().ops.find(key.first, key.second) != nullptr ||
+  return train::builtin_ops().find(key.first, key.second) != nullptr ||
          onnx_io::arity_of(key).has_value();
 }
 
@@ -126,7 +126,7 @@ void check_body(const Key& key) {
 // A gradient is a function of a node's inputs, outputs and cotangents. What a subgraph reads of the
 // graph around it is none of these: its gradient would silently be zero.
 void check_no_subgraphs(const Key& key) {
-  const opdef::OpDef* def = train::builtin_engine().ops.find(key.first, key.second);
+  const opdef::OpDef* def = train::builtin_ops().find(key.first, key.second);
   const bool has_graphs =
       def != nullptr && std::ranges::any_of(def->attributes, [](const opdef::AttributeSpec& spec) {
         return spec.type == opdef::AttributeType::kGraph ||

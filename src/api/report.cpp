@@ -35,7 +35,7 @@ void count_operators(const ir::Graph& graph, OperatorCounts& counts) {
 }
 
 bool has_kernel(const OperatorName& name) {
-  const runtime::Engine& engine = train::builtin_engine();
+  const runtime::Engine& engine = train::cpu_engine();
   const auto& [domain, op_type] = name;
   const opdef::OpDef* def = engine.ops.find(domain, op_type);
   return (def != nullptr && (def->expression != nullptr || def->is_view())) ||
@@ -46,7 +46,7 @@ bool has_kernel(const OperatorName& name) {
 
 bool can_run(const OperatorName& name, const ir::Model& working) {
   if (working.find_function(name.first, name.second) != nullptr) return true;
-  const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
+  const opdef::OpDef* def = train::builtin_ops().find(name.first, name.second);
   // A Constant with an attribute of the function that it was in has no kernel: it is folded.
   return (def != nullptr &&
           (def->lower != nullptr || def->function_body != nullptr || def->fold_types != nullptr)) ||
@@ -55,7 +55,7 @@ bool can_run(const OperatorName& name, const ir::Model& working) {
 
 bool can_differentiate(const OperatorName& name, const onnx_io::OperatorTable& custom) {
   if (custom.gradients().contains(name)) return true;
-  const opdef::OpDef* def = train::builtin_engine().ops.find(name.first, name.second);
+  const opdef::OpDef* def = train::builtin_ops().find(name.first, name.second);
   return def != nullptr && (def->lower != nullptr || def->vjp != nullptr);
 }
 
@@ -91,7 +91,7 @@ std::unordered_set<std::string> operators_without_gradient(const ir::Model& work
   std::erase_if(wrt, [&](const ir::Value* value) { return !is_floating_tensor(value); });
   std::unordered_set<std::string> types;
   for (const autodiff::MissingGradient& gap : autodiff::find_missing_gradients(
-           working, train::builtin_engine().ops, outputs, wrt, &custom)) {
+           working, train::builtin_ops(), outputs, wrt, &custom)) {
     types.insert(gap.op_type);
   }
   return types;
@@ -177,7 +177,7 @@ double count_flops(const train::Weight& weight) {
 
 // The loss that would be chosen, and what is between it and the weights.
 void describe_training(const Model& model, Report& report) {
-  const auto& ops = train::builtin_engine().ops;
+  const auto& ops = train::builtin_ops();
   try {
     const train::LossGraph loss =
         train::build_loss(*model.impl().training_copy(), ops, Loss{}, "loss");
@@ -206,7 +206,7 @@ void judge(const Model& model, Report& report) {
     const train::NumberedModel numbered = train::number_texts(model.impl().training_copy());
     const ir::Model& working = *numbered.model;
     const train::StepGraph step =
-        train::build_step(working, train::builtin_engine().ops, Loss{}, Sgd{},
+        train::build_step(working, train::builtin_ops(), Loss{}, Sgd{},
                           {.custom_gradients = model.impl().operators.get()});
     report.is_trainable = true;
     const std::string line = train::weights_line(working, step, {});
@@ -235,7 +235,7 @@ void judge(const Model& model, Report& report) {
 
 std::vector<OperatorInfo> operator_table() {
   std::vector<OperatorInfo> table;
-  for (const opdef::OpDef* def : train::builtin_engine().ops.all()) {
+  for (const opdef::OpDef* def : train::builtin_ops().all()) {
     if (def->domain == ir::kFusedDomain || def->domain == ir::kFunctionDomain) continue;
     const OperatorName name{def->domain, def->op_type};
     table.push_back({.domain = name.first,
@@ -263,7 +263,7 @@ Report report(const Model& model) {
   result.weights = model.weights();
   std::unordered_map<const ir::Value*, std::int64_t> readers;
   count_readers(*working.graph, readers);
-  for (const train::Weight& weight : train::find_weights(working, train::builtin_engine().ops)) {
+  for (const train::Weight& weight : train::find_weights(working, train::builtin_ops())) {
     result.weight_flops.push_back(count_flops(weight));
     result.weight_readers.push_back(readers[weight.value]);
   }

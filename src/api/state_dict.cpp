@@ -149,7 +149,7 @@ class Loader {
 
   LoadedStateDict load(const NamedTensors& state, bool strict) {
     const ir::Model& working = *model_.impl().working();
-    for (const train::Weight& weight : train::find_weights(working, train::builtin_engine().ops)) {
+    for (const train::Weight& weight : train::find_weights(working, train::builtin_ops())) {
       take_weight(weight);
     }
     find_missing(working);
@@ -244,7 +244,7 @@ NamedTensors state_dict(const Model& model) {
   const Model apart = api::untied(model, /*untie=*/true);
   NamedTensors state;
   for (const train::Weight& weight :
-       train::find_weights(*apart.impl().working(), train::builtin_engine().ops)) {
+       train::find_weights(*apart.impl().working(), train::builtin_ops())) {
     if (!is_of_program(weight)) continue;
     for (Parameter& parameter : parameters_of(*weight.value)) {
       Tensor tensor = take(weight.value->initializer, parameter);

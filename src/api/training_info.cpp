@@ -33,7 +33,7 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
   }
   const Model source = api::untied(model, step.untie);
   const ir::Model& working = *source.impl().training_copy();
-  const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_engine().ops,
+  const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
                                          step.stop_gradient);
   const train::StepGraph graph =
       api::build_step_graph(*stopped, loss, optimizer, step, source.impl().operators.get());

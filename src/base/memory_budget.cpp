@@ -89,30 +89,51 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
   return std::aligned_alloc(alignment, bytes);
 }
 
-// Memory from `take`, charged to the budget until `give_back`.
+std::int64_t block_bytes(std::int64_t bytes) {
+  return round_up(std::max<std::int64_t>(bytes, 1), kAlignment);
+}
+
+// Memory for `bytes` from `take`, of block_bytes(), until `give_back`.
 template <class Take, class GiveBack>
-std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take,
-                                   const GiveBack& give_back) {
-  const std::int64_t rounded = round_up(std::max<std::int64_t>(bytes, 1), kAlignment);
-  std::shared_ptr<MemoryBudget> budget = current_budget();
-  budget->reserve(rounded);
-  void* data = take(static_cast<std::size_t>(rounded));
+std::shared_ptr<std::byte> taken(std::int64_t bytes, const Take& take, const GiveBack& give_back) {
+  const auto size = static_cast<std::size_t>(block_bytes(bytes));
+  void* data = take(size);
   if (data == nullptr) {
-    budget->release(rounded);
     throw DeviceError({.what = "the system has no memory for " + std::to_string(bytes) + " bytes",
                        .hint = "Use a smaller batch or model, or close other programs."});
   }
   return {static_cast<std::byte*>(data),
-          [budget = std::move(budget), rounded, give_back](std::byte* p) {
-            give_back(p, static_cast<std::size_t>(rounded));
-            budget->release(rounded);
-          }};
+          [size, give_back](std::byte* memory) { give_back(memory, size); }};
+}
+
+// Such memory, charged to the budget.
+template <class Take, class GiveBack>
+std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take,
+                                   const GiveBack& give_back) {
+  const std::int64_t size = block_bytes(bytes);
+  std::shared_ptr<MemoryBudget> budget = current_budget();
+  budget->reserve(size);
+  try {
+    return taken(bytes, take, [budget, size, give_back](std::byte* memory, std::size_t length) {
+      give_back(memory, length);
+      budget->release(size);
+    });
+  } catch (...) {
+    budget->release(size);
+    throw;
+  }
 }
 
 }  // namespace
 
 std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
   return charged(
+      bytes, [](std::size_t size) { return allocate(size, kAlignment); },
+      [](std::byte* data, std::size_t /*size*/) { std::free(data); });
+}
+
+std::shared_ptr<std::byte> allocate_uncharged(std::int64_t bytes) {
+  return taken(
       bytes, [](std::size_t size) { return allocate(size, kAlignment); },
       [](std::byte* data, std::size_t /*size*/) { std::free(data); });
 }

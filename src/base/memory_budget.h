@@ -44,6 +44,8 @@ class MemoryBudgetScope {
 /// 64-byte aligned memory, charged to the current budget and released with the pointer.
 /// Throws: DeviceError. `bytes` == 0 returns a valid, unique pointer.
 std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes);
+/// Memory from allocate_aligned() that no budget is charged for.
+std::shared_ptr<std::byte> allocate_uncharged(std::int64_t bytes);
 /// Memory from allocate_aligned(), filled with zeros. A large block uses no memory until it is
 /// written to.
 std::shared_ptr<std::byte> allocate_zeros(std::int64_t bytes);

@@ -1,14 +1,36 @@
 #include "device/device.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
+#include "base/memory_budget.h"
 
 namespace onnxgrad::device {
 
-int Device::threads_of_kernel(double /*cost_ns*/, int /*most*/) const { return 1; }
-int Device::threads_of_plan(double /*cost_ns*/, int /*most*/) const { return 1; }
+// The budget counts whole units of the device's alignment, which is what a buffer takes.
+Buffer Device::allocate(std::int64_t bytes) {
+  const std::int64_t unit = alignment();
+  const std::int64_t charged = (std::max<std::int64_t>(bytes, 1) + unit - 1) / unit * unit;
+  std::shared_ptr<base::MemoryBudget> budget = base::current_budget();
+  budget->reserve(charged);
+  Buffer buffer;
+  try {
+    buffer = make_buffer(bytes);
+  } catch (...) {
+    budget->release(charged);
+    throw;
+  }
+  const void* const owned = buffer.owner.get();
+  buffer.owner = {owned, [inner = std::move(buffer.owner), budget = std::move(budget),
+                          charged](const void* /*memory*/) mutable {
+                    inner.reset();
+                    budget->release(charged);
+                  }};
+  return buffer;
+}
 
 Tensor Stream::read(Address from, DataType dtype, const Dims& dims) {
   Tensor tensor = Tensor::empty(dtype, dims);

@@ -82,21 +82,17 @@ class Device {
   virtual std::int64_t alignment() const = 0;
   /// Returns uninitialised memory, charged to the memory budget of this thread. Throws:
   /// DeviceError.
-  virtual Buffer allocate(std::int64_t bytes) = 0;
+  Buffer allocate(std::int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
+  /// Whether its kernels are functions of this process that share their work among its threads
+  /// (device/cpu/threads.h).
+  virtual bool uses_host_threads() const { return is_host(); }
 
-  /// Number of threads of this process, at most `most`, that pay for a kernel, or for a plan, that
-  /// takes `cost_ns` on one. 1: its kernels do not run on threads of the process.
-  virtual int threads_of_kernel(double cost_ns, int most) const;
-  virtual int threads_of_plan(double cost_ns, int most) const;
-  /// Starts so many threads for kernels that this thread runs, which would otherwise start at the
-  /// first kernel that takes them. Throws: DeviceError (the system has no more).
-  virtual void start_threads(int /*count*/) {}
-  /// Maximum of the threads that took part in a kernel of this thread since the last call; for
-  /// profiles.
-  virtual int take_threads_used() { return 1; }
+ private:
+  /// Returns uninitialised memory. Throws: DeviceError (there is none left).
+  virtual Buffer make_buffer(std::int64_t bytes) = 0;
 };
 
 /// This process's processors and memory. Thread-safe.

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/rounding.h"
+#include "device/cpu/threads.h"
 #include "ir/pointer_map.h"
 #include "ir/static_size.h"
 #include "onnxgrad/error.h"
@@ -66,7 +67,9 @@ class Kernels {
     int threads = 1;  ///< number that the kernel was prepared for
   };
 
-  int useful_threads() const { return engine_.device.threads_of_plan(cost_ns_, threads_); }
+  int useful_threads() const {
+    return engine_.device.uses_host_threads() ? device::threads_of_plan(cost_ns_, threads_) : 1;
+  }
 
   static void check_view(const ir::Node& node) {
     const Dims from = node.inputs[0]->type.fixed_dims();
@@ -92,7 +95,9 @@ class Kernels {
     Chosen& chosen = chosen_[&node];
     chosen = prepare(request);
     if (chosen.kernel.flops > 0) {
-      request.threads = engine_.device.threads_of_kernel(chosen.cost_ns, threads_);
+      request.threads = engine_.device.uses_host_threads()
+                            ? device::threads_of_kernel(chosen.cost_ns, threads_)
+                            : 1;
       if (request.threads < threads_) chosen = prepare(request);
     }
     cost_ns_ += chosen.cost_ns;

@@ -120,7 +120,7 @@ void Region::bind(std::size_t i, const std::byte* data) {
 
 void Region::run() {
   ++context_.state.changes;
-  if (compiled_.plan.threads > 1) context_.engine.device.start_threads(compiled_.plan.threads);
+  if (compiled_.plan.threads > 1) device::start_threads(compiled_.plan.threads);
   if (is_plain_ && !context_.profiler.is_on() && context_.cells.collectives == nullptr) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
     run_calls(launch);
@@ -250,9 +250,9 @@ void Region::run_profiled() {
   }
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
-    context_.engine.device.take_threads_used();
+    device::take_threads_used();
     run_call(i);
-    const int threads = context_.engine.device.take_threads_used();
+    const int threads = device::take_threads_used();
     profiler.record(profiles_[i], start, Profiler::Clock::now(), threads);
   }
 }

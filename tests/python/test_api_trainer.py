@@ -86,18 +86,6 @@ def test_on_nan_is_non_finite(linear_proto, linear_data):
         trainer.fit(X, y, on_nan="maybe", verbose=0)
 
 
-def test_the_available_device(linear_proto, linear_data):
-    states = []
-    for device in ("cpu", "auto"):
-        trainer = og.Trainer(linear_proto, device=device)
-        trainer.fit(*linear_data, epochs=1, verbose=0)
-        states.append(trainer.session.state())
-    for name, value in states[0].items():
-        np.testing.assert_array_equal(value, states[1][name])
-    with pytest.raises(og.DeviceError, match="Use 'cpu' or 'auto'"):
-        og.Trainer(linear_proto, device="tpu")
-
-
 def test_three_lines(linear_file, linear_data, tmp_path):
     X, y = linear_data
     trainer = og.Trainer(str(linear_file), loss="auto", optimizer="adam", lr=0.05)

@@ -230,14 +230,11 @@ def is_number(text: Any) -> bool:
 
 
 def device_name(device: Any) -> str:
-    """Return the device for the option `device`; ``"auto"`` means the best one available."""
-    if device in ("cpu", "auto"):
-        return "cpu"
-    raise DeviceError(
-        what=f"device {device!r} is not available: this build computes on the CPU",
-        value="device",
-        hint="Use 'cpu' or 'auto'.",
-    )
+    """Return the name for the option `device`, which is empty for None.
+
+    Other objects than names, such as a ``torch.device``, are those whose text is one.
+    """
+    return "" if device is None else str(device)
 
 
 def thread_count(threads: int | None) -> int:

@@ -352,12 +352,19 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
     ),
     SessionOption(
         "device",
+        "str | None",
+        None,
         "str",
-        "cpu",
-        '{"cpu", "auto"}',
         _ENGINE,
-        "Device to train on.",
-        CommandOption(_PROCESS, str, "cpu", help="Device to train on: cpu or auto."),
+        "Device to compute on: one of `onnxgrad.devices.available`, or ``\"auto\"`` for the first "
+        "one other than the CPU, if there is one; None means that of the environment variable "
+        "``ONNXGRAD_DEVICE``, without it the CPU.",
+        CommandOption(
+            _PROCESS,
+            str,
+            help="Device to compute on: cpu, auto or one of a plugin.",
+            none_is="ONNXGRAD_DEVICE, or cpu",
+        ),
     ),
     SessionOption(
         "threads",

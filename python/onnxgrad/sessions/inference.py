@@ -110,7 +110,7 @@ class InferenceSession(NotPickled):
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    device : {"cpu", "auto"}, default="cpu"
+    device : str, optional
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -152,7 +152,7 @@ class InferenceSession(NotPickled):
         self,
         model: ModelLike,
         *,
-        device: str = "cpu",
+        device: str | None = None,
         threads: int | None = None,
         open_batch: bool = False,
         adapters: Mapping[str, str | os.PathLike[str]] | None = None,

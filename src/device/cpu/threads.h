@@ -89,6 +89,13 @@ int useful_threads(Work work, Work least, std::int64_t most) {
   return static_cast<int>(std::clamp(times, 1.0, std::max(static_cast<double>(most), 1.0)));
 }
 
+/// Number of threads, at most `most`, that pay for a kernel that takes `cost_ns` on one: the threads
+/// are awake.
+int threads_of_kernel(double cost_ns, int most);
+/// Number that pays for a plan that takes `cost_ns` on one thread, before which they may have to be
+/// woken.
+int threads_of_plan(double cost_ns, int most);
+
 /// The most threads that took part in a call of on_threads() of this thread since the last call of
 /// this function; at least 1.
 int take_threads_used();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/plugin_lock.h"
 
 namespace onnxgrad::device::testing {
 namespace {
@@ -167,8 +168,14 @@ class SimulatedDevice final : public Device {
   std::string name() const override { return "simulated"; }
   bool is_host() const override { return false; }
   std::int64_t alignment() const override { return 256; }
-  Buffer allocate(std::int64_t bytes) override {
-    const std::shared_ptr<std::byte> real = base::allocate_aligned(bytes + alignment());
+  bool uses_host_threads() const override { return true; }  // its kernels are those of the CPU
+  std::unique_ptr<Stream> make_stream() override {
+    return std::make_unique<SimulatedStream>(memory_);
+  }
+
+ private:
+  Buffer make_buffer(std::int64_t bytes) override {
+    const std::shared_ptr<std::byte> real = base::allocate_uncharged(bytes + alignment());
     const auto begin = reinterpret_cast<std::uintptr_t>(real.get());
     const auto unit = static_cast<std::uintptr_t>(alignment());
     const std::uintptr_t aligned = (begin + unit - 1) / unit * unit;
@@ -179,20 +186,14 @@ class SimulatedDevice final : public Device {
         real.get(), [this, real, address](const void*) { memory_.remove(address); });
     return {.address = address, .bytes = bytes, .owner = std::move(owner)};
   }
-  std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<SimulatedStream>(memory_);
-  }
-  // Its kernels are those of the CPU.
-  int threads_of_kernel(double cost_ns, int most) const override {
-    return cpu().threads_of_kernel(cost_ns, most);
-  }
-  int threads_of_plan(double cost_ns, int most) const override {
-    return cpu().threads_of_plan(cost_ns, most);
-  }
 
- private:
   Memory memory_;
 };
+
+// Two, so that their numbers are used.
+int count() { return 2; }
+
+std::unique_ptr<Device> make_device(int /*index*/) { return std::make_unique<SimulatedDevice>(); }
 
 }  // namespace
 
@@ -202,9 +203,20 @@ Device& simulated_device() {
 }
 
 Device& test_device() {
-  const char* wanted = std::getenv("ONNXGRAD_TEST_DEVICE");
+  const char* wanted = std::getenv("ONNXGRAD_DEVICE");
   const bool is_simulated = wanted != nullptr && std::string_view(wanted) == "simulated";
   return is_simulated ? simulated_device() : cpu();
+}
+
+const DevicePlugin& simulated_plugin() {
+  static constexpr DevicePlugin plugin{
+      .lock = ONNXGRAD_PLUGIN_LOCK,
+      .name = "simulated",
+      .count = count,
+      .make_device = make_device,
+      .register_kernels = [](const opdef::KernelRegistry& cpu,
+                             opdef::KernelRegistry& own) { own = cpu; }};
+  return plugin;
 }
 
 }  // namespace onnxgrad::device::testing

@@ -2,6 +2,7 @@
 #define ONNXGRAD_DEVICE_TESTING_SIMULATED_DEVICE_H_
 
 #include "device/device.h"
+#include "device/plugin.h"
 
 namespace onnxgrad::device::testing {
 
@@ -13,8 +14,11 @@ namespace onnxgrad::device::testing {
 Device& simulated_device();
 
 /// The device that test binaries run on: simulated_device() if the environment has
-/// ONNXGRAD_TEST_DEVICE=simulated, else cpu().
+/// ONNXGRAD_DEVICE=simulated, else cpu().
 Device& test_device();
+
+/// Such devices as a plugin: "simulated:0" and "simulated:1".
+const DevicePlugin& simulated_plugin();
 
 }  // namespace onnxgrad::device::testing
 

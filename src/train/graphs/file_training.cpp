@@ -103,7 +103,7 @@ void check_value(std::size_t part, std::string_view field, const TrainingBinding
 std::vector<Tensor> run_once(std::shared_ptr<ir::Model> model, std::uint64_t seed) {
   ir::close_defaults(*model->graph);
   const std::size_t count = model->graph->outputs.size();
-  runtime::Executor executor(std::move(model), builtin_engine(), {.seed = seed});
+  runtime::Executor executor(std::move(model), cpu_engine(), {.seed = seed});
   runtime::Execution& execution = executor.prepare({});
   execution.run();
   std::vector<Tensor> outputs;
@@ -311,7 +311,7 @@ class FileTraining::Writer {
  public:
   explicit Writer(const FileTraining& training)
       : training_(training),
-        draft_(*training.parts_[0].working, builtin_engine().ops),
+        draft_(*training.parts_[0].working, builtin_ops()),
         graph_(draft_.graph()) {
     ir::close_defaults(graph_);
   }
@@ -493,7 +493,7 @@ StepGraph FileTraining::Writer::run(bool skip_non_finite) {
 
   Loss loss = training_.loss_;
   loss.output = loss_name_;
-  const PlacedLoss placed = place_loss(draft_.g(), builtin_engine().ops, loss);
+  const PlacedLoss placed = place_loss(draft_.g(), builtin_ops(), loss);
   Value* const loss_value = draft_.g().identity(placed.written.loss);  // it may be bound too
   StepGraph step{.model = draft_.model(), .loss = placed.resolved.info};
   step.loss.line =

@@ -29,7 +29,7 @@ NamedTensors batch() {
 // A file that has its training by momentum, and the same training of ours.
 struct Written {
   Written() {
-    step = build_step(*working, builtin_engine().ops, {.function = SquaredError{}}, optimizer, {});
+    step = build_step(*working, builtin_ops(), {.function = SquaredError{}}, optimizer, {});
     const ir::Model model = write_training_info({.file = *plain.model,
                                                  .working = *working,
                                                  .step = step,

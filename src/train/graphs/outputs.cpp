@@ -19,7 +19,7 @@ using ir::Value;
 
 // Follows nodes that pass on labels, to the lookup in a constant list of strings.
 void find_label_lookup(RunnableOutput& output) {
-  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  static const ir::NodeTest kPasses = builtin_ops().passing(opdef::Passage::kReshaped);
   const Value* value = ir::look_through(std::exchange(output.value, nullptr), kPasses);
   const Node* lookup = value == nullptr ? nullptr : value->producer;
   if (lookup == nullptr ||
@@ -38,7 +38,7 @@ void find_label_lookup(RunnableOutput& output) {
 // Texts that an operator computes, not a lookup, or constants; those of subgraphs the engine has
 // not.
 bool computes_texts(const Value* value) {
-  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  static const ir::NodeTest kPasses = builtin_ops().passing(opdef::Passage::kReshaped);
   static const ir::NodeTest kPassesTexts = [](const Node& node) {  // not a Cast of numbers
     return kPasses(node) && node.input(0)->dtype() == DataType::kString;
   };
@@ -46,8 +46,8 @@ bool computes_texts(const Value* value) {
   const Node* node = source == nullptr ? nullptr : source->producer;
   if (node == nullptr) return source != nullptr && source->is_initializer();
   return node->subgraphs().empty() &&
-         (builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||
-          builtin_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
+         (cpu_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||
+          cpu_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
 }
 
 Problem not_computed(const Value& output) {
@@ -111,7 +111,7 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
 void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs) {
   for (RunnableOutput& output : outputs) {
     if (output.value == nullptr) continue;
-    output.problem = runtime::find_unsupported(model, builtin_engine(), {&output.value, 1});
+    output.problem = runtime::find_unsupported(model, cpu_engine(), {&output.value, 1});
     if (output.problem) output.value = nullptr;
   }
 }

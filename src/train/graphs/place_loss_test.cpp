@@ -27,13 +27,13 @@ std::vector<std::string> names_of(const std::vector<ir::Value*>& values) {
 
 // Loss, numerator and denominator for two rows (1, 1) with target 0.
 std::vector<double> compute(Draft& draft, const Loss& loss) {
-  const PlacedLoss placed = place_loss(draft.g, builtin_engine().ops, loss);
+  const PlacedLoss placed = place_loss(draft.g, builtin_ops(), loss);
   draft.model->graph->outputs.clear();
   for (ir::Value* value :
        {placed.written.loss, placed.written.numerator, placed.written.denominator}) {
     draft.output(draft.g.identity(value));
   }
-  runtime::Executor executor(draft.model, builtin_engine());
+  runtime::Executor executor(draft.model, cpu_engine());
   std::vector<Tensor> inputs{Tensor::from(std::vector<float>{1, 1, 1, 1}, Dims{2, 2})};
   for (std::size_t i = 0; i <= placed.others.size(); ++i) {
     inputs.push_back(Tensor::from(std::vector<float>{0, 0}, Dims{2, 1}));
@@ -46,7 +46,7 @@ std::vector<double> compute(Draft& draft, const Loss& loss) {
 std::string message_of(const Loss& loss) {
   Draft draft = linear_model(kWeights, kBias);
   try {
-    place_loss(draft.g, builtin_engine().ops, loss);
+    place_loss(draft.g, builtin_ops(), loss);
   } catch (const ModelError& error) {
     return error.what();
   }
@@ -81,7 +81,7 @@ TEST(PlaceLoss, SaysWhatItDid) {
   const Loss loss{.function = SquaredError{},
                   .penalties = {{.l1 = 1, .weights = {"*"}}},
                   .others = {{.function = Huber{}, .output = "y", .target = "t", .factor = 0.5}}};
-  const PlacedLoss placed = place_loss(draft.g, builtin_engine().ops, loss);
+  const PlacedLoss placed = place_loss(draft.g, builtin_ops(), loss);
   EXPECT_EQ(placed.resolved.info.line,
             "loss: squared error on 'y', plus 0.5 times Huber loss on 'y'; penalty on 'W', 'b'");
   EXPECT_THAT(names_of(placed.penalized), ElementsAre("W", "b"));
@@ -91,7 +91,7 @@ TEST(PlaceLoss, SaysWhatItDid) {
 TEST(PlaceLoss, APenaltyWithoutNamesLeavesBiasesOut) {
   Draft draft = linear_model(kWeights, kBias);
   const PlacedLoss placed =
-      place_loss(draft.g, builtin_engine().ops, {.penalties = {{.l2 = 1, .weights = {}}}});
+      place_loss(draft.g, builtin_ops(), {.penalties = {{.l2 = 1, .weights = {}}}});
   EXPECT_THAT(names_of(placed.penalized), ElementsAre("W"));
 }
 
@@ -100,9 +100,9 @@ TEST(PlaceLoss, APenaltyWithoutNamesIsOnWhatIsTrained) {
   const std::vector<std::string> trained{"b"};
   draft.weight("K", Tensor::from(kWeights, Dims{1, 2}));  // nothing reads it
   const Loss loss{.penalties = {{.l2 = 1, .weights = {}}}};
-  EXPECT_THROW(place_loss(draft.g, builtin_engine().ops, loss, &trained), ModelError);
+  EXPECT_THROW(place_loss(draft.g, builtin_ops(), loss, &trained), ModelError);
   const std::vector<std::string> matrices{"W", "K"};
-  EXPECT_THAT(names_of(place_loss(draft.g, builtin_engine().ops, loss, &matrices).penalized),
+  EXPECT_THAT(names_of(place_loss(draft.g, builtin_ops(), loss, &matrices).penalized),
               ElementsAre("W"));
 }
 

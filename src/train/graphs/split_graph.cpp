@@ -348,7 +348,7 @@ class Splitter {
     finish(*model);
     if (!split_.repeated.empty()) compute_late(graph, map);
     const auto by_value =
-        opdef::shape_values(graph.nodes, *model, registry_, builtin_engine().kernels);
+        opdef::shape_values(graph.nodes, *model, registry_, cpu_engine().kernels);
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
       split_.backward_inputs[i].gives_shape = by_value.contains(graph.inputs[i]);
     }

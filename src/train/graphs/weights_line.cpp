@@ -77,7 +77,7 @@ std::vector<std::string> pattern_warnings(const ir::Model& working,
   const std::vector<std::string> all(patterns.begin(), patterns.end());
   std::vector<std::string> warnings;
   if (all.empty()) return warnings;
-  const auto layers = layers_with_bias(find_weights(working, builtin_engine().ops));
+  const auto layers = layers_with_bias(find_weights(working, builtin_ops()));
   for (const std::string& pattern : all) {
     std::vector<std::string> biases;
     std::vector<std::string> matrices;
@@ -141,7 +141,7 @@ std::string weights_line(const ir::Model& working, const StepGraph& step,
 
   std::size_t total = 0;
   Reasons reasons;
-  for (const Weight& weight : find_weights(working, builtin_engine().ops)) {
+  for (const Weight& weight : find_weights(working, builtin_ops())) {
     const WeightInfo info = weight_info(weight);
     if (trained.contains(info.name)) {
       ++total;

@@ -183,7 +183,7 @@ void AlgorithmWriter::set_state() {
 
 // Draws belong to names: a node that is renamed keeps its own.
 void AlgorithmWriter::name_node(ir::Node& node) {
-  const opdef::OpDef* def = builtin_engine().ops.find(node);
+  const opdef::OpDef* def = builtin_ops().find(node);
   if (def != nullptr && def->is_random) {
     opdef::set_random_stream(node, std::string(opdef::random_stream(node)));
   }

@@ -127,7 +127,7 @@ class RangeFinder {
       return true;
     }
     if (node.domain == "ai.onnx.ml") return node.op_type == "ArrayFeatureExtractor";
-    const opdef::OpDef* def = builtin_engine().ops.find(node);
+    const opdef::OpDef* def = builtin_ops().find(node);
     return def != nullptr && def->passage != opdef::Passage::kNone;
   }
 
@@ -156,7 +156,7 @@ bool may_have_gradient(const Value* value) {
     return !is_definition && one.initializer.num_elements() > 1;
   };
   const auto carries = [](const Node& node) {
-    const opdef::OpDef* def = builtin_engine().ops.find(node);
+    const opdef::OpDef* def = builtin_ops().find(node);
     const Value* output = node.output(0);
     const bool is_float = output == nullptr || !output->type.is_tensor() ||
                           output->dtype() == DataType::kUndefined || is_floating(output->dtype());

@@ -21,7 +21,7 @@ using ir::Value;
 using ir::where;
 
 const ir::NodeTest& unchanged() {
-  static const ir::NodeTest kTest = builtin_engine().ops.passing(opdef::Passage::kUnchanged);
+  static const ir::NodeTest kTest = builtin_ops().passing(opdef::Passage::kUnchanged);
   return kTest;
 }
 
@@ -159,7 +159,7 @@ Value* match_unshifted(const Value* value) {
 Value* match_log_softmax(const Value* value) {
   value = strip(value);
   if (value == nullptr || !ir::is_op(value->producer, "Sub")) return nullptr;
-  static const ir::NodeTest kReshapes = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  static const ir::NodeTest kReshapes = builtin_ops().passing(opdef::Passage::kReshaped);
   Value* scores = strip(value->producer->input(0));
   const Value* sum = ir::look_through(value->producer->input(1), kReshapes);
   if (sum == nullptr || !ir::is_op(sum->producer, "ReduceLogSumExp")) return nullptr;
@@ -216,7 +216,7 @@ ColumnOf match_column(const Value* value) {
 }
 
 bool is_affine(const Value* value) {
-  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
+  static const ir::NodeTest kPasses = builtin_ops().passing(opdef::Passage::kReshaped);
   while ((value = ir::look_through(value, kPasses)) != nullptr && value->producer != nullptr) {
     const Node& node = *value->producer;
     if (ir::is_op(node, {"MatMul", "Gemm", "Conv", "GlobalAveragePool", "ReduceMean"})) return true;

@@ -333,7 +333,7 @@ HeadKind kind_of_rest(const Walk& walk) {
 }  // namespace
 
 Head walk_back(Value* value) {
-  const opdef::OpRegistry& ops = builtin_engine().ops;
+  const opdef::OpRegistry& ops = builtin_ops();
   Walk walk{.value = value};
   while (!walk.kind && walk.value != nullptr && walk.value->producer != nullptr) {
     const Node node = ops.complete(*walk.value->producer);

@@ -31,7 +31,7 @@ Source load(const json& row) {
   Source source;
   source.file = onnx_io::load_file(folder() + row["file"].get<std::string>());
   source.working = tie_opposite_columns(
-      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_engine().ops)));
+      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_ops())));
   return source;
 }
 
@@ -95,7 +95,7 @@ TEST_P(SklearnHead, GetsTrainedWeightsBack) {
   // The file's own reading of its weights is the session's.
   const onnx_io::FileModel file = onnx_io::load_bytes(bytes);
   const auto again = tie_opposite_columns(
-      std::make_shared<const ir::Model>(onnx_io::to_internal(file, builtin_engine().ops)));
+      std::make_shared<const ir::Model>(onnx_io::to_internal(file, builtin_ops())));
   for (const auto& [name, tensor] : weights) {
     const ir::Value* weight = again->graph->find(name);
     ASSERT_NE(weight, nullptr) << name;

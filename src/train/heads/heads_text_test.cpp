@@ -28,7 +28,7 @@ constexpr const char* kLayers =
 ir::Model load(const std::string& outputs, const std::string& nodes) {
   const std::string text =
       std::string(kHeader) + "main (float[N, 2] X) => (" + outputs + ")\n" + kLayers + nodes + " }";
-  return onnx_io::to_internal(onnx_io::load_text(text), builtin_engine().ops);
+  return onnx_io::to_internal(onnx_io::load_text(text), builtin_ops());
 }
 
 struct TextCase {

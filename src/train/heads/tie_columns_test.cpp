@@ -26,7 +26,7 @@ onnx_io::FileModel load(const std::string& constants, const std::string& nodes) 
 }
 
 std::shared_ptr<const ir::Model> working_of(const onnx_io::FileModel& file) {
-  return std::make_shared<const ir::Model>(onnx_io::to_internal(file, builtin_engine().ops));
+  return std::make_shared<const ir::Model>(onnx_io::to_internal(file, builtin_ops()));
 }
 
 constexpr const char* kOpposite = "double[3, 2] W = {-1, 1, 2, -2, -0.3, 0.3}";
@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // X = rows of numbers, and what a model gives for them.
 std::vector<double> run(const std::shared_ptr<const ir::Model>& model) {
-  const auto& engine = builtin_engine();
+  const auto& engine = cpu_engine();
   runtime::Executor executor(std::make_shared<ir::Model>(ir::clone(*model)), engine, {});
   std::vector<double> numbers;
   for (int i = 0; i < 30; ++i) numbers.push_back(0.37 * i - 4.1);

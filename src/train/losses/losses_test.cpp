@@ -55,12 +55,12 @@ Computed compute(const json& row, DataType dtype) {
       draft.g, function, reduction, {.scores = scores, .target = target, .sample_weight = weight});
   ir::Value* loss = written.loss;
   ir::Value* seed = draft.g.scalar_like(loss, 1);
-  const auto gradients = autodiff::add_vjp(draft.g, builtin_engine().ops, std::span(&loss, 1),
+  const auto gradients = autodiff::add_vjp(draft.g, builtin_ops(), std::span(&loss, 1),
                                            std::span(&seed, 1), std::span(&scores, 1));
   for (ir::Value* value : {loss, written.numerator, written.denominator, gradients[0]}) {
     draft.output(draft.g.identity(value));
   }
-  runtime::Executor executor(draft.model, builtin_engine());
+  runtime::Executor executor(draft.model, cpu_engine());
   std::vector<Tensor> inputs{tensor_of(row["scores"], dtype, dims),
                              tensor_of(row["target"], type.dtype, dims_of(row["target_shape"]))};
   if (weight != nullptr) inputs.push_back(tensor_of(row["weights"], dtype, Dims{dims[0]}));
@@ -159,7 +159,7 @@ std::vector<double> correct_rows(const LossFunction& function, const std::vector
       draft.g, function, {.scores = x, .target = target, .sample_weight = weight});
   draft.output(rows.correct);
   draft.output(draft.g.identity(rows.rows));
-  runtime::Executor executor(draft.model, builtin_engine());
+  runtime::Executor executor(draft.model, cpu_engine());
   std::vector<Tensor> inputs{Tensor::from(scores, dims), Tensor::from(labels, Dims{dims[0]})};
   if (!weights.empty()) inputs.push_back(Tensor::from(weights, Dims{dims[0]}));
   std::vector<double> counts;

@@ -82,8 +82,8 @@ class Comparison {
         open_(with_runnable_outputs(*open, nullptr)),
         rows_(rows),
         inputs_(inputs),
-        fixed_run_(fixed_, builtin_engine(), executor_options({})),
-        open_run_(open_, builtin_engine(), executor_options({})) {}
+        fixed_run_(fixed_, cpu_engine(), backend_for({}).options),
+        open_run_(open_, cpu_engine(), backend_for({}).options) {}
 
   // Runs both models on feeds drawn in this way and describes the first difference, or "". Throws:
   // Error (the feeds are not accepted).

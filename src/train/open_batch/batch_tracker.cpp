@@ -120,7 +120,7 @@ std::optional<std::int64_t> product(std::span<const Dim> dims) {
 Tensor known_value(const Value* value) {
   if (value == nullptr) return {};
   if (const Tensor* constant = constant_tensor(value)) return *constant;
-  return onnx_io::find_constant(*value, builtin_engine().ops, &builtin_evaluator());
+  return onnx_io::find_constant(*value, builtin_ops(), &builtin_evaluator());
 }
 
 bool is_cell(const Node& node) {

@@ -57,7 +57,7 @@ std::vector<double> train(const json& row, DataType dtype) {
                                         .learning_rate = rate});
   for (const ir::StateBinding& binding : draft.model->state)
     graph.outputs.push_back(binding.output);
-  runtime::Executor executor(draft.model, builtin_engine());
+  runtime::Executor executor(draft.model, cpu_engine());
   const double learning_rate = row["parameters"]["lr"];
   for (const json& g : table["gradients"]) {
     executor.run(std::vector{tensor_of(g, dtype, dims), Tensor::scalar_of(dtype, learning_rate)});
@@ -123,7 +123,7 @@ class TwoWeights {
     for (const ir::StateBinding& binding : draft.model->state) {
       graph.outputs.push_back(binding.output);
     }
-    executor_.emplace(draft.model, builtin_engine());
+    executor_.emplace(draft.model, cpu_engine());
   }
 
   // The weights after a step, in one row.

@@ -39,7 +39,7 @@ class PrecisionTest : public testing::Test {
     const std::vector<Value*> outputs{g_.reduce_sum(g_.mul(y, y), {}, false)};
     const std::vector<Value*> seeds{g_.ones_like(outputs[0])};
     PrecisionScope scope;
-    const auto& registry = builtin_engine().ops;
+    const auto& registry = builtin_ops();
     std::vector<Value*> gradients =
         autodiff::add_vjp(g_, registry, outputs, seeds, wrt, nullptr, nullptr, &scope.backward);
     graph().outputs = gradients;

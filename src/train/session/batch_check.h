@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "onnxgrad/losses.h"
-#include "runtime/engine.h"
 #include "runtime/input_sizes.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 
@@ -25,7 +25,7 @@ class BatchCheck {
     const ir::Model& working;
     const LossInfo& loss;
     const std::string& sample_weight;
-    const runtime::ExecutorOptions& options;
+    const Backend& backend;
   };
   /// `fed`: in the order of `ports`. Throws: DataError, ShapeError.
   void check(const Step& step, std::span<const runtime::Port> ports,

@@ -47,7 +47,7 @@ std::vector<std::size_t> blocks_of(std::initializer_list<std::size_t> counts) {
 }
 
 Source stopped(Source source, const ForwardBackwardOptions& options) {
-  source.working = with_stops(source.working, builtin_engine().ops, options.stop_gradient);
+  source.working = with_stops(source.working, builtin_ops(), options.stop_gradient);
   return source;
 }
 
@@ -60,10 +60,10 @@ std::string describe_type(DataType dtype, const Dims& dims) {
 SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
     : source_(stopped(std::move(source), options)),
       options_(std::move(options)),
-      common_(executor_options(options_.engine)),
+      backend_(backend_for(options_.engine)),
       sizes_(options_.engine.warn) {
   split(false);
-  const base::MemoryBudgetScope scope(common_.budget ? common_.budget : base::current_budget());
+  const base::MemoryBudgetScope scope(backend_.options.budget ? backend_.options.budget : base::current_budget());
   weight_infos_ = split_.weights;
   weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
   for (const WeightInfo& weight : weight_infos_) {
@@ -77,7 +77,7 @@ void SplitRunner::split(bool repeat_cheap) {
   forward_.reset();
   backward_.reset();
   repeats_cheap_ = repeat_cheap;
-  split_ = split_graph(*source_.working, builtin_engine().ops,
+  split_ = split_graph(*source_.working, builtin_ops(),
                        {.weights = options_.weights,
                         .frozen = options_.frozen,
                         .inputs = options_.inputs,
@@ -91,18 +91,18 @@ void SplitRunner::split(bool repeat_cheap) {
 }
 
 void SplitRunner::make_executors() {
-  const runtime::Engine& engine = builtin_engine();
+  const runtime::Engine& engine = *backend_.engine;
   const std::size_t num_outputs = split_.outputs.size();
-  runtime::ExecutorOptions inference = common_;
+  runtime::ExecutorOptions inference = backend_.options;
   inference.output_blocks = blocks_of({num_outputs});
   inference_.emplace(split_.inference, engine, inference);
-  runtime::ExecutorOptions forward = common_;
+  runtime::ExecutorOptions forward = backend_.options;
   const std::size_t num_statistics = split_.statistics.size();
   const std::size_t num_saved =
       split_.forward->graph->outputs.size() - num_outputs - num_statistics;
   forward.output_blocks = blocks_of({num_outputs, num_saved, num_statistics});
   forward_.emplace(split_.forward, engine, forward);
-  runtime::ExecutorOptions backward = common_;
+  runtime::ExecutorOptions backward = backend_.options;
   backward.output_blocks = blocks_of({split_.weights.size(), split_.gradient_inputs.size()});
   for (std::size_t i = 0; i < split_.backward_inputs.size(); ++i) {
     if (split_.backward_inputs[i].gives_shape) backward.shape_inputs.push_back(i);
@@ -132,7 +132,7 @@ void SplitRunner::make_executors() {
 // The first pass that does not fit into the budget decides that cheap values are not saved.
 ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
   if (!is_split_) split(repeats_cheap_);  // there was no memory for it
-  if (!training || !common_.fits_budget || repeats_cheap_ || !open_.empty()) {
+  if (!training || !backend_.options.fits_budget || repeats_cheap_ || !open_.empty()) {
     return run_forward(inputs, training);
   }
   try {
@@ -153,8 +153,8 @@ void SplitRunner::prepare_backward(const Context::Data& data) {
       if (inputs_[i].name == name) bytes += input_dims_[i].size_bytes(inputs_[i].dtype);
     }
   }
-  common_.budget->reserve(bytes);
-  common_.budget->release(bytes);
+  backend_.options.budget->reserve(bytes);
+  backend_.options.budget->release(bytes);
 }
 
 ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, bool training) {
@@ -194,7 +194,7 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
   input_dims_.clear();
   for (const Tensor& feed : feeds) input_dims_.push_back(feed.dims());
   data->input_dims = input_dims_;
-  if (common_.fits_budget) prepare_backward(*data);
+  if (backend_.options.fits_budget) prepare_backward(*data);
   result.context = Context(std::move(data));
   open_.push_back(result.context);
   // From here on nothing throws.

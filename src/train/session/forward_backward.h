@@ -71,7 +71,7 @@ class SplitRunner {
 
   Source source_;
   ForwardBackwardOptions options_;
-  runtime::ExecutorOptions common_;
+  Backend backend_;
   bool repeats_cheap_ = false;
   bool is_split_ = false;  ///< false: split() has thrown
   SplitGraph split_;

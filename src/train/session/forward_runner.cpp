@@ -16,16 +16,16 @@ std::vector<ir::Value*> values_of(const std::vector<RunnableOutput>& outputs) {
 }
 
 // Reads of a step's state are ordered with the step.
-runtime::ExecutorOptions with_stream_of(const StepRunner& step, runtime::ExecutorOptions options) {
-  options.stream = step.executor().stream();
-  return options;
+Backend with_stream_of(const StepRunner& step, Backend backend) {
+  backend.options.stream = step.executor().stream();
+  return backend;
 }
 
 }  // namespace
 
 ForwardRunner::ForwardRunner(std::shared_ptr<const ir::Model> model, const StepRunner& step,
-                             const runtime::ExecutorOptions& options)
-    : Runner(std::move(model), with_stream_of(step, options)), step_(step) {
+                             const Backend& backend)
+    : Runner(std::move(model), with_stream_of(step, backend)), step_(step) {
   const auto& inputs = executor().inputs();
   const auto first = std::ranges::find_if(
       inputs, [&](const runtime::Port& port) { return step.state().find(port.name).has_value(); });
@@ -75,9 +75,9 @@ LossSums Evaluation::run(runtime::Execution& plan) const {
 }
 
 Prediction::Prediction(const ir::Model& working, std::vector<RunnableOutput> outputs,
-                       const StepRunner& step, const runtime::ExecutorOptions& options)
+                       const StepRunner& step, const Backend& backend)
     : ForwardRunner(build_prediction(working, values_of(outputs), step.graph().state_weights()),
-                    step, options),
+                    step, backend),
       outputs_(std::move(outputs)) {}
 
 std::vector<Tensor> Prediction::run(const NamedTensors& feeds,

@@ -22,7 +22,7 @@ class ForwardRunner : public Runner {
  public:
   /// `step` outlives this.
   ForwardRunner(std::shared_ptr<const ir::Model> model, const StepRunner& step,
-                const runtime::ExecutorOptions& options);
+                const Backend& backend);
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use, with the
   /// weights bound. Throws: ShapeError, and what Executor::prepare throws.
@@ -49,8 +49,8 @@ struct LossSums {
 /// Computes the loss on rows that are not trained on.
 class Evaluation : public ForwardRunner {
  public:
-  Evaluation(EvaluationGraph graph, const StepRunner& step, const runtime::ExecutorOptions& options)
-      : ForwardRunner(std::move(graph.model), step, options), ports_(graph.ports) {}
+  Evaluation(EvaluationGraph graph, const StepRunner& step, const Backend& backend)
+      : ForwardRunner(std::move(graph.model), step, backend), ports_(graph.ports) {}
 
   bool counts_correct_rows() const { return ports_.correct.has_value(); }
   bool has_scores() const { return ports_.scores.has_value(); }
@@ -67,7 +67,7 @@ class Prediction : public ForwardRunner {
  public:
   /// `outputs`: each has a value.
   Prediction(const ir::Model& working, std::vector<RunnableOutput> outputs, const StepRunner& step,
-             const runtime::ExecutorOptions& options);
+             const Backend& backend);
 
   /// Runs the graph and returns copies of the outputs, in order. Throws: DataError (unknown names,
   /// other dtypes).

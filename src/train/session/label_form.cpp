@@ -103,8 +103,8 @@ std::optional<std::int64_t> find_class_axis(const Session& session, const LossIn
   auto fitting = axes_left_out(*type.shape, labels);
   if (!rows.inputs && fitting.size() != 1) return std::nullopt;
   if (fitting.size() > 1 && !type.static_dims()) {
-    runtime::Executor executor(build_prediction(working, {scores}, {}), builtin_engine(),
-                               session.executor_options());
+    runtime::Executor executor =
+        session.backend().executor(build_prediction(working, {scores}, {}));
     const Tensor computed = executor.run(rows.inputs(executor.inputs())).front();
     type = ir::Type::tensor(computed.dtype(), computed.dims());
     fitting = axes_left_out(*type.shape, labels);

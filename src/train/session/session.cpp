@@ -98,7 +98,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       loss_(loss),
       optimizer_(optimizer),
       options_(options),
-      executor_options_(train::executor_options(options.engine)),
+      backend_(backend_for(options.engine)),
       workers_(options.workers.communicator),
       checks_(options.engine.warn) {
   if (workers_.has_others()) {
@@ -108,7 +108,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                          .hint = kFileTrainingHint});
     }
     check_workers(options.workers, optimizer);
-    if (!builtin_engine().device.is_host()) {
+    if (!backend_.engine->device.is_host()) {
       throw DeviceError({.what = "several workers need the device 'cpu'",
                          .hint = "Train on the CPU, or with one worker."});
     }
@@ -119,7 +119,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
     open_batch();
   }
   source_.working =
-      with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
+      with_stops(std::move(source_.working), builtin_ops(), options.stop_gradient);
   const std::shared_ptr<const ir::Model> given = source_.working;
   if (training_ == nullptr) {
     NumberedModel numbered = number_texts(given);
@@ -143,11 +143,11 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
 // The file was read before there was a limit. Plans read weights that are not trained in it.
 void Session::charge_file() {
   if (source_.file.bytes == nullptr) return;
-  executor_options_.counted_elsewhere = source_.file.bytes->memory();
-  if (!executor_options_.fits_budget) return;
+  backend_.options.counted_elsewhere = source_.file.bytes->memory();
+  if (!backend_.options.fits_budget) return;
   const auto bytes = std::ssize(source_.file.bytes->memory());
-  executor_options_.budget->reserve(bytes);
-  file_charge_ = {nullptr, [budget = executor_options_.budget, bytes](const void* /*nothing*/) {
+  backend_.options.budget->reserve(bytes);
+  file_charge_ = {nullptr, [budget = backend_.options.budget, bytes](const void* /*nothing*/) {
                     budget->release(bytes);
                   }};
 }
@@ -208,7 +208,7 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_work
                .rank = workers_.rank(),
                .shares_update = options_.workers.shares_update};
   }
-  return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
+  return build_step(*source_.working, builtin_ops(), loss_, optimizer_,
                     {.trainable = options_.trainable,
                      .frozen = options_.frozen,
                      .exact = set,
@@ -246,8 +246,8 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
                  .hint = "Freeze and unfreeze between two fits."});
   }
-  runtime::ExecutorOptions options = executor_options_;
-  if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
+  Backend backend = backend_;
+  if (keeps_state && step_ != nullptr) backend.options.state_of = &step_->executor();
   std::optional<OuterStep::Options> outer;
   if (updates_alone()) {
     outer = {.every = options_.workers.sync_every,
@@ -256,9 +256,9 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   }
   StepGraph graph = write_step(set);
   // Slots that are now shared in another way are other states, if only on some of the workers.
-  if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
+  if (step_ != nullptr && graph.owners != step_->graph().owners) backend.options.state_of = nullptr;
   auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
-                                           options, workers_, outer);
+                                           backend, workers_, outer);
   step->set_fixed_rows(batch_.fixed_rows());
   workers_.forget();
   built_with_ = set;
@@ -385,10 +385,10 @@ std::shared_ptr<Evaluation> Session::evaluation(bool with_scores) {
   if (evaluation_ == nullptr || (with_scores && !evaluation_->has_scores())) {
     evaluation_ = std::make_shared<Evaluation>(
         build_evaluation(
-            *source_.working, builtin_engine().ops, loss_,
+            *source_.working, builtin_ops(), loss_,
             training_ == nullptr ? graph().state_weights() : training_->evaluated_states(),
             {.scores = with_scores}),
-        *step_, executor_options_);
+        *step_, backend_);
   }
   return evaluation_;
 }
@@ -511,7 +511,7 @@ std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
     if (predictions_.size() == kMaxPredictions) predictions_.pop_back();
     predictions_.emplace_front(
         std::piecewise_construct, std::forward_as_tuple(wanted),
-        std::forward_as_tuple(*source_.working, std::move(outputs), *step_, executor_options_));
+        std::forward_as_tuple(*source_.working, std::move(outputs), *step_, backend_));
   }
   std::vector<std::string> input_names;
   for (const ValueInfo& input : values_.inputs) input_names.push_back(input.name);

@@ -108,7 +108,7 @@ class Session {
   /// recompiled, as are views of its state.
   StepRunner& runner() { return *step_; }
   const StepRunner& runner() const { return *step_; }
-  const runtime::ExecutorOptions& executor_options() const { return executor_options_; }
+  const Backend& backend() const { return backend_; }
   /// While a FitScope exists.
   bool is_fitting() const { return is_fitting_; }
   const Workers& workers() const { return workers_; }
@@ -138,7 +138,7 @@ class Session {
     return {.working = *source_.working,
             .loss = loss(),
             .sample_weight = graph().sample_weight,
-            .options = executor_options_};
+            .backend = backend_};
   }
   EvaluationResult evaluate_parts(const NamedTensors& feeds, std::int64_t rows);
   std::vector<Tensor> predict_parts(const NamedTensors& feeds, std::int64_t rows,
@@ -167,7 +167,7 @@ class Session {
   Loss loss_;
   Optimizer optimizer_;
   TrainingOptions options_;
-  runtime::ExecutorOptions executor_options_;
+  Backend backend_;
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
   Workers workers_;
   std::optional<TrainedSet> built_with_;  ///< the step

@@ -29,7 +29,7 @@ Source load(const std::string& name) {
   source.file =
       onnx_io::load_file(train_test::source_dir() + "/tests/data/sklearn_mlps/" + name + ".onnx");
   source.working =
-      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_engine().ops));
+      std::make_shared<const ir::Model>(onnx_io::to_internal(source.file, builtin_ops()));
   return source;
 }
 

@@ -8,33 +8,31 @@
 #include "base/check.h"
 #include "train/losses/losses.h"
 #include "train/session/label_form.h"
-#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {
 
 using runtime::Execution;
 
-runtime::ExecutorOptions with_collectives(runtime::ExecutorOptions options, Workers& workers) {
-  options.collectives = workers.collectives();
-  return options;
+Backend with_collectives(Backend backend, Workers& workers) {
+  backend.options.collectives = workers.collectives();
+  return backend;
 }
 
 }  // namespace
 
-StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
-                       Workers& workers, const std::optional<OuterStep::Options>& outer)
-    : Runner(graph.model, with_collectives(options, workers)),
+StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend, Workers& workers, const std::optional<OuterStep::Options>& outer)
+    : Runner(graph.model, with_collectives(backend, workers)),
       graph_(std::move(graph)),
-      options_(options),
+      backend_(backend),
       workers_(workers),
       lbfgs_(lbfgs == nullptr ? nullptr : std::make_unique<LbfgsStep>(*lbfgs, executor(), graph_)),
       state_({.executor = executor(),
               .graph = graph_,
               .workers = workers,
               .solver = lbfgs_ ? &lbfgs_->solver() : nullptr},
-             /*is_initial=*/options.state_of == nullptr, outer) {
-  options_.state_of = nullptr;
+             /*is_initial=*/backend.options.state_of == nullptr, outer) {
+  backend_.options.state_of = nullptr;
   const std::string& first =
       graph_.learning_rate.empty() ? graph_.worker_weight : graph_.learning_rate;
   if (first.empty()) return;
@@ -138,9 +136,9 @@ std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& pl
 }
 
 std::unique_ptr<StepRunner> StepRunner::unfused() const {
-  runtime::ExecutorOptions options = options_;
-  options.fuse = false;
-  auto other = std::make_unique<StepRunner>(graph_, nullptr, options, workers_);
+  Backend backend = backend_;
+  backend.options.fuse = false;
+  auto other = std::make_unique<StepRunner>(graph_, nullptr, backend, workers_);
   other->state_.take(state_);
   other->set_steps(steps());
   other->set_fixed_rows(fixed_rows_);
@@ -163,8 +161,8 @@ std::optional<double> StepRunner::gradient_norm(const Execution& plan) const {
   return scalar(plan, *graph_.ports.gradient_norm);
 }
 
-Runner::Runner(std::shared_ptr<const ir::Model> model, const runtime::ExecutorOptions& options)
-    : executor_(std::move(model), builtin_engine(), options),
+Runner::Runner(std::shared_ptr<const ir::Model> model, const Backend& backend)
+    : executor_(backend.executor(std::move(model))),
       num_data_ports_(executor_.inputs().size()) {}
 
 runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "onnxgrad/losses.h"
-#include "runtime/executor.h"
 #include "train/graphs/training_graph.h"
 #include "train/session/lbfgs_step.h"
 #include "train/session/state_store.h"
+#include "train/tools/engine.h"
 #include "train/tools/workers.h"
 
 namespace onnxgrad::train {
@@ -24,7 +24,7 @@ namespace onnxgrad::train {
 class Runner {
  public:
   /// See runtime::Executor.
-  Runner(std::shared_ptr<const ir::Model> model, const runtime::ExecutorOptions& options);
+  Runner(std::shared_ptr<const ir::Model> model, const Backend& backend);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -76,7 +76,7 @@ class StepRunner : public Runner {
  public:
   /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
   /// `workers` outlives this. `outer`: of workers that update their own weights.
-  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
+  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend,
              Workers& workers, const std::optional<OuterStep::Options>& outer = {});
 
   const Workers& workers() const { return workers_; }
@@ -112,8 +112,8 @@ class StepRunner : public Runner {
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
   /// Seed of random operators.
-  std::uint64_t seed() const { return options_.seed; }
-  void set_seed(std::uint64_t seed) { executor().cells().seed = options_.seed = seed; }
+  std::uint64_t seed() const { return backend_.options.seed; }
+  void set_seed(std::uint64_t seed) { executor().cells().seed = backend_.options.seed = seed; }
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
@@ -176,7 +176,7 @@ class StepRunner : public Runner {
   void check_class_columns(const std::vector<Dims>& dims) const;
 
   StepGraph graph_;
-  runtime::ExecutorOptions options_;
+  Backend backend_;
   Workers& workers_;
   std::unique_ptr<LbfgsStep> lbfgs_;  ///< nullptr: a step is one run of the graph
   StateStore state_;

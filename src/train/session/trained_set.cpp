@@ -51,7 +51,7 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Mo
   for (const std::string& name : before) {
     names.push_back(names_for_patterns(*working.graph->find(name)));
   }
-  const auto expanded = expand_layer_groups(patterns, find_weights(working, builtin_engine().ops));
+  const auto expanded = expand_layer_groups(patterns, find_weights(working, builtin_ops()));
   // Layers of a group that are held already stay so.
   std::vector<std::string> wanted;
   for (const std::string& pattern : expanded) {
@@ -71,7 +71,7 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Mo
 }
 
 void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working) {
-  std::vector<Weight> weights = find_weights(working, builtin_engine().ops);
+  std::vector<Weight> weights = find_weights(working, builtin_ops());
   const auto has = [](const std::vector<std::string>& names, const std::string& name) {
     return std::ranges::find(names, name) != names.end();
   };

@@ -22,7 +22,7 @@ class Draft {
   Draft()
       : model(std::make_shared<ir::Model>()),
         inferer(onnx_io::make_type_inferer(*model)),
-        g(*model, *model->graph, *inferer, train::builtin_engine().ops) {
+        g(*model, *model->graph, *inferer, train::builtin_ops()) {
     model->set_opset("", ir::kInternalOpset);
     model->graph->name = "test";
   }

@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "train/tools/engine.h"
+#include "train/tools/devices.h"
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define ONNXGRAD_COUNTS_ALLOCATIONS 1
@@ -47,7 +47,7 @@ bool has_failed_allocation() { return has_failed; }
 std::int64_t allocation_count() { return count.load(std::memory_order_relaxed); }
 
 bool counts_allocations() {
-  return ONNXGRAD_COUNTS_ALLOCATIONS != 0 && train::builtin_engine().device.is_host();
+  return ONNXGRAD_COUNTS_ALLOCATIONS != 0 && train::engine_on("")->device.is_host();
 }
 
 }  // namespace onnxgrad::train_test

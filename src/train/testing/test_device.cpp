@@ -1,11 +1,11 @@
 #include "device/testing/simulated_device.h"
-#include "train/tools/engine.h"
+#include "train/tools/devices.h"
 
 namespace onnxgrad::train_test::test_device {
 namespace {
 
-[[maybe_unused]] const bool kIsSet = [] {
-  train::set_builtin_device(device::testing::test_device());
+[[maybe_unused]] const bool kIsInstalled = [] {
+  train::install_device(device::testing::simulated_plugin());
   return true;
 }();
 

@@ -17,7 +17,7 @@
 #include "dist/testing/threads.h"
 #include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
-#include "train/tools/engine.h"
+#include "train/tools/devices.h"
 
 // Trainings by several workers, as threads of this process, beside the same one by one worker.
 
@@ -27,7 +27,7 @@ namespace onnxgrad::train_test {
 class WorkersTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!train::builtin_engine().device.is_host()) GTEST_SKIP() << "the device is not the CPU";
+    if (!train::engine_on("")->device.is_host()) GTEST_SKIP() << "the device is not the CPU";
   }
 };
 

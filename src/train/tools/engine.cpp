@@ -14,6 +14,7 @@
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
 #include "runtime/executor.h"
+#include "train/tools/devices.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -21,43 +22,39 @@ namespace {
 /// The public switch, which is one of the process (onnxgrad/amx.h).
 std::atomic<bool> amx_for_float32 = true;
 
-device::Device*& builtin_device() {
-  static device::Device* device = &device::cpu();
-  return device;
-}
-
 device::CpuOptions cpu_options() { return {.amx_for_float32 = amx_for_float32}; }
 
 }  // namespace
 
-void set_builtin_device(device::Device& device) { builtin_device() = &device; }
-
 void use_amx_for_float32(bool on) { amx_for_float32 = on; }
 bool amx_computes_float32() { return cpu_options().computes_float32_by_amx(); }
 
-const runtime::Engine& builtin_engine() {
+const opdef::OpRegistry& builtin_ops() {
   static const opdef::OpRegistry ops = [] {
     opdef::OpRegistry registry;
     ops::register_builtin_ops(registry);
     return registry;
   }();
+  return ops;
+}
+
+const runtime::Engine& cpu_engine() {
   static const opdef::KernelRegistry kernels = [] {
     opdef::KernelRegistry registry;
     ops::register_builtin_cpu_kernels(registry);
     return registry;
   }();
-  static const runtime::Engine engine{.ops = ops,
+  static const runtime::Engine engine{.ops = builtin_ops(),
                                       .kernels = kernels,
-                                      .make_inferer = onnx_io::make_type_inferer,
-                                      .device = *builtin_device()};
+                                      .make_inferer = onnx_io::make_type_inferer};
   return engine;
 }
 
-ir::Node complete_node(const ir::Node& node) { return builtin_engine().ops.complete(node); }
+ir::Node complete_node(const ir::Node& node) { return builtin_ops().complete(node); }
 
 const opdef::Evaluator& builtin_evaluator() {
   static const runtime::Engine engine = [] {
-    runtime::Engine made = builtin_engine();
+    runtime::Engine made = cpu_engine();
     made.cpu.amx_for_float32 = false;  // constants have the same bits with either switch
     return made;
   }();
@@ -66,7 +63,7 @@ const opdef::Evaluator& builtin_evaluator() {
 }
 
 ir::Model to_working_copy(const onnx_io::FileModel& file, const onnx_io::OperatorTable* operators) {
-  const opdef::OpRegistry& ops = builtin_engine().ops;
+  const opdef::OpRegistry& ops = builtin_ops();
   return onnx_io::to_internal(file, ops, &builtin_evaluator(), {.table = operators},
                               [&](ir::GraphBuilder& g, const opdef::GradientAt& request) {
                                 return autodiff::add_gradient_at(g, ops, request, operators);
@@ -92,18 +89,15 @@ void add_memory(MemoryReport& report, const runtime::Executor& executor) {
   report.recomputed_flops += use.recomputed_flops;
 }
 
-runtime::ExecutorOptions executor_options(const EngineOptions& options) {
-  if (options.device != "cpu") {
-    throw DeviceError(
-        {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
-  }
-  runtime::ExecutorOptions result{.threads = thread_count(options),
-                                  .seed = options.seed,
-                                  .fuse = options.fuse,
-                                  .cpu = cpu_options()};
+Backend backend_for(const EngineOptions& options) {
+  Backend result{.engine = engine_on(options.device),
+                 .options = {.threads = thread_count(options),
+                             .seed = options.seed,
+                             .fuse = options.fuse,
+                             .cpu = cpu_options()}};
   if (options.memory_limit_bytes > 0) {
-    result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
-    result.fits_budget = true;
+    result.options.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+    result.options.fits_budget = true;
   }
   return result;
 }

@@ -145,7 +145,7 @@ Layer layer_of_node(const Node& node, const Dims& dims, int input) {
 
 // The layer of a bias: its fans are those of the matrix whose product it is added to.
 Layer bias_layer(const Node& layer_node) {
-  const auto converts = builtin_engine().ops.passing(opdef::Passage::kConverted);
+  const auto converts = builtin_ops().passing(opdef::Passage::kConverted);
   Layer layer{.role = LayerRole::kBias};
   for (std::size_t i = 0; i < layer_node.inputs.size(); ++i) {
     const Value* source = ir::look_through(layer_node.inputs[i], converts);

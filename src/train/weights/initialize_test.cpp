@@ -30,7 +30,7 @@ using Drawn = std::map<std::string, std::vector<double>>;
 
 Drawn draw(const Draft& draft, const InitializeOptions& options) {
   Drawn drawn;
-  for (const NamedTensor& weight : draw_weights(*draft.model, builtin_engine().ops, options)) {
+  for (const NamedTensor& weight : draw_weights(*draft.model, builtin_ops(), options)) {
     drawn[weight.name] = weight.tensor.to_doubles();
   }
   return drawn;

@@ -84,7 +84,7 @@ Tensor transposed_matrix(const Tensor& matrix) {
 
 std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
   std::map<MatrixKey, std::vector<Matrix>> groups;
-  for (const Weight& weight : find_weights(working, builtin_engine().ops)) {
+  for (const Weight& weight : find_weights(working, builtin_ops())) {
     const Tensor& numbers = weight.value->initializer;
     const bool is_whole = weight.value->origin == nullptr || weight.value->origin->index.empty();
     const bool is_matrix =

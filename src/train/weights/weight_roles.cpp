@@ -46,7 +46,7 @@ Pattern normalized() {
 // InstanceNormalization. Looks through operators that keep values (Cast, Reshape, ...).
 bool is_normalized(const ir::Value* value) {
   static const Pattern kNormalized = normalized();
-  static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kPermuted);
+  static const ir::NodeTest kPasses = builtin_ops().passing(opdef::Passage::kPermuted);
   return ir::match(kNormalized, value, kPasses) != nullptr;
 }
 

@@ -19,7 +19,7 @@ Tensor ones(Dims dims) {
 
 std::vector<std::string> trainable_names(const Draft& draft) {
   std::vector<std::string> names;
-  for (const Weight& weight : find_weights(*draft.model, builtin_engine().ops)) {
+  for (const Weight& weight : find_weights(*draft.model, builtin_ops())) {
     if (weight.trainable) names.push_back(weight.value->name);
   }
   return names;
@@ -28,7 +28,7 @@ std::vector<std::string> trainable_names(const Draft& draft) {
 TEST(Weights, MatricesAndTheirBiasesAreTrained) {
   Draft draft = train_test::linear_model();
   EXPECT_THAT(trainable_names(draft), ElementsAre("W", "b"));
-  const auto weights = find_weights(*draft.model, builtin_engine().ops);
+  const auto weights = find_weights(*draft.model, builtin_ops());
   EXPECT_EQ(weights[0].reader->op_type, "MatMul");
   EXPECT_EQ(weights[1].reader->op_type, "Add");
   EXPECT_EQ(weights[1].layer->op_type, "MatMul");
@@ -70,9 +70,9 @@ TEST(Weights, ScaleAndShiftOfNormalizationsThatAreWrittenOut) {
         " float two = {2}, float half = {0.5}, float minus_half = {-0.5}, float one = {1},\n"
         " float[4] mean = {1, 2, 3, 4}, int64[1] last = {-1}> {\n" +
         nodes + "}");
-    const ir::Model model = onnx_io::to_internal(file, builtin_engine().ops);
+    const ir::Model model = onnx_io::to_internal(file, builtin_ops());
     std::vector<std::string> names;
-    for (const Weight& weight : find_weights(model, builtin_engine().ops)) {
+    for (const Weight& weight : find_weights(model, builtin_ops())) {
       if (weight.trainable) names.push_back(weight.value->name);
     }
     return names;
@@ -115,9 +115,9 @@ TEST(Weights, AMaskAddedToProductsOfActivationsIsNone) {
 std::vector<std::string> described(const std::string& graph, const std::string& header = "") {
   const auto file =
       onnx_io::load_text("<ir_version: 10, opset_import: [\"\" : 23]" + header + ">\n" + graph);
-  const ir::Model model = onnx_io::to_internal(file, builtin_engine().ops);
+  const ir::Model model = onnx_io::to_internal(file, builtin_ops());
   std::vector<std::string> lines;
-  for (const Weight& weight : find_weights(model, builtin_engine().ops)) {
+  for (const Weight& weight : find_weights(model, builtin_ops())) {
     if (!is_floating(weight.value->initializer.dtype()) || is_of_definition(weight)) continue;
     EXPECT_EQ(weight.trainable, weight.reason.empty()) << weight.value->name;
     lines.push_back(weight.value->name + (weight.trainable ? "" : ": " + weight.reason));
@@ -313,7 +313,7 @@ TEST(Weights, ABiasOfOneNumberBelongsToOneColumn) {
 TEST(Weights, PatternsChoose) {
   Draft draft = train_test::linear_model();
   draft.weight("unused", ones({2}));
-  const auto all = find_weights(*draft.model, builtin_engine().ops);
+  const auto all = find_weights(*draft.model, builtin_ops());
   const auto names = [&](const std::vector<std::string>& trainable,
                          const std::vector<std::string>& frozen) {
     std::vector<std::string> chosen;
@@ -336,7 +336,7 @@ TEST(Weights, InfoNamesStorageAndReader) {
   ir::Value* w = draft.model->graph->find("W");
   const auto infos = [&] {
     std::vector<WeightInfo> result;
-    for (const Weight& weight : find_weights(*draft.model, builtin_engine().ops)) {
+    for (const Weight& weight : find_weights(*draft.model, builtin_ops())) {
       result.push_back(weight_info(weight));
     }
     return result;

@@ -1,0 +1,31 @@
+#ifndef ONNXGRAD_TRAIN_DEVICES_H_
+#define ONNXGRAD_TRAIN_DEVICES_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/plugin.h"
+#include "onnxgrad/devices.h"
+#include "runtime/engine.h"
+
+namespace onnxgrad::train {
+
+/// The engine on a device: "cpu"; the name of a plugin, alone for its first device or with a number
+/// ("simulated:1"); "auto" for the first device other than the CPU, if there is one; "" for the one
+/// that the environment variable ONNXGRAD_DEVICE names, "cpu" without it. An engine is made when it
+/// is first asked for, and lives as long as the process. Throws: DeviceError (no such device, with
+/// those that are there). Thread-safe.
+std::shared_ptr<const runtime::Engine> engine_on(std::string_view device);
+
+/// Adds the devices of a plugin that is part of the program. Throws: see load_device_plugin().
+void install_device(const device::DevicePlugin& plugin, std::string_view origin = "built in");
+
+/// See onnxgrad/devices.h.
+void load_device_plugin(const std::string& file);
+std::vector<DeviceInfo> installed_devices();
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_DEVICES_H_

@@ -1,0 +1,119 @@
+"""The simulated device, a plugin of the tests in a library of its own, by every public way."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import onnxgrad as og
+from onnxgrad import devices
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
+PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
+
+pytestmark = pytest.mark.skipif(
+    not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build leaves out"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin():
+    if PLUGIN.exists():
+        devices.load_plugin(PLUGIN)
+        devices.load_plugin(PLUGIN)  # again: nothing changes
+
+
+def trained(model, data, **options):
+    trainer = og.Trainer(model, optimizer="adam", lr=0.05, seed=3, **options)
+    trainer.fit(*data, epochs=2, batch_size=32, validation=0.2, verbose=0)
+    return trainer
+
+
+def same(first, second):
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, second[name], err_msg=name)
+
+
+def test_the_list():
+    names = [device.name for device in devices.available()]
+    assert names == ["cpu", "simulated:0", "simulated:1"]
+    assert devices.available()[0].origin == "built in"
+    assert devices.available()[1].origin == str(PLUGIN.resolve())
+
+
+@pytest.mark.parametrize("device", ["simulated", "simulated:1", "auto"])
+def test_a_trainer(linear_proto, linear_data, device):
+    here = trained(linear_proto, linear_data)
+    there = trained(linear_proto, linear_data, device=device)
+    same(here.session.state(), there.session.state())
+    assert here.history["loss"] == there.history["loss"]
+    assert here.history["val_loss"] == there.history["val_loss"]
+    X = linear_data[0]
+    np.testing.assert_array_equal(here.predict(X), there.predict(X))
+
+
+def test_other_sessions(linear_proto, linear_data):
+    X, y = linear_data
+    steps = [og.TrainingSession(linear_proto, device=device) for device in ("cpu", "simulated")]
+    for session in steps:
+        session.step({"X": X[:9], "label": y[:9]})
+    same(*(session.state() for session in steps))
+    runs = [og.InferenceSession(linear_proto, device=device) for device in ("cpu", "simulated")]
+    np.testing.assert_array_equal(*(session.run(None, {"X": X})[0] for session in runs))
+    passes = [og.ForwardBackward(linear_proto, device=device) for device in ("cpu", "simulated")]
+    results = []
+    for one in passes:
+        (output,) = one.forward([X])
+        results.append([output, *one.backward([np.ones_like(output)])])
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_the_command_line(linear_file, linear_data, tmp_path):
+    X, y = linear_data
+    np.savez(tmp_path / "rows.npz", X=X, label=y)
+    base = ["train", str(linear_file), "--data", str(tmp_path / "rows.npz"), "--target", "label"]
+    written = []
+    for name, environment in {
+        "cpu": {},
+        "simulated": {"ONNXGRAD_DEVICE_PLUGINS": str(PLUGIN), "ONNXGRAD_DEVICE": "simulated"},
+    }.items():
+        out = tmp_path / f"{name}.onnx"
+        subprocess.run(
+            [sys.executable, "-m", "onnxgrad", *base, "--epochs", "2", "-o", str(out)],
+            env={**os.environ, **environment},
+            check=True,
+            capture_output=True,
+        )
+        written.append(out.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("device", ["tpu", "simulated:2", "simulated:x", "cpu:1", "cuda"])
+def test_devices_that_are_not_there(linear_proto, device):
+    with pytest.raises(og.DeviceError, match=f"there is no device '{device}'") as error:
+        og.Trainer(linear_proto, device=device)
+    assert "'cpu', 'simulated:0', 'simulated:1'" in str(error.value)
+
+
+def test_files_that_are_no_plugins(tmp_path):
+    with pytest.raises(og.DeviceError, match="there is no such plugin"):
+        devices.load_plugin(tmp_path / "absent.so")
+    text = tmp_path / "text.so"
+    text.write_text("text")
+    with pytest.raises(og.DeviceError, match="cannot be loaded"):
+        devices.load_plugin(text)
+    with pytest.raises(og.DeviceError, match="no plugin of onnxgrad"):
+        devices.load_plugin(BUILD / "tests/libonnxgrad_fault_injection.so")
+    other = tmp_path / "other.so"
+    version = og.__version__.encode()
+    assert PLUGIN.read_bytes().count(version + b" GNU") == 1
+    other.write_bytes(PLUGIN.read_bytes().replace(version + b" GNU", b"9" * len(version) + b" GNU"))
+    with pytest.raises(og.DeviceError, match="built for another onnxgrad") as error:
+        devices.load_plugin(other)
+    assert f"this onnxgrad '{og.__version__} GNU" in str(error.value)
