@@ -51,8 +51,8 @@ def test_a_trainer(linear_proto, linear_data, device):
     here = trained(linear_proto, linear_data)
     there = trained(linear_proto, linear_data, device=device)
     same(here.session.state(), there.session.state())
-    assert here.history["loss"] == there.history["loss"]
-    assert here.history["val_loss"] == there.history["val_loss"]
+    for column in ("train_loss", "val_loss"):
+        assert here.history[column] == there.history[column]
     X = linear_data[0]
     np.testing.assert_array_equal(here.predict(X), there.predict(X))
 
@@ -66,12 +66,11 @@ def test_other_sessions(linear_proto, linear_data):
     runs = [og.InferenceSession(linear_proto, device=device) for device in ("cpu", "simulated")]
     np.testing.assert_array_equal(*(session.run(None, {"X": X})[0] for session in runs))
     passes = [og.ForwardBackward(linear_proto, device=device) for device in ("cpu", "simulated")]
-    results = []
+    gradients = []
     for one in passes:
         (output,) = one.forward([X])
-        results.append([output, *one.backward([np.ones_like(output)])])
-    for first, second in zip(*results, strict=True):
-        np.testing.assert_array_equal(first, second)
+        gradients.append(one.backward([np.ones_like(output)]).weights)
+    same(*gradients)
 
 
 def test_the_command_line(linear_file, linear_data, tmp_path):
@@ -109,7 +108,7 @@ def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(og.DeviceError, match="cannot be loaded"):
         devices.load_plugin(text)
     with pytest.raises(og.DeviceError, match="no plugin of onnxgrad"):
-        devices.load_plugin(BUILD / "tests/libonnxgrad_fault_injection.so")
+        devices.load_plugin(og._core.__file__)
     other = tmp_path / "other.so"
     version = og.__version__.encode()
     assert PLUGIN.read_bytes().count(version + b" GNU") == 1

@@ -111,8 +111,10 @@ class PassOptions(TypedDict, total=False):
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
         What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
         with L-BFGS. See `TrainingSession`.
-    device : {"cpu", "auto"}, default="cpu"
-        Device to train on.
+    device : str, default=None
+        Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
+        other than the CPU, if there is one; None means that of the environment variable
+        ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -131,7 +133,7 @@ class PassOptions(TypedDict, total=False):
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     precision: PrecisionLike
-    device: str
+    device: str | None
     threads: int | None
     seed: int
     memory_limit: int | str | None
@@ -207,8 +209,10 @@ class SessionOptions(TypedDict, total=False):
     evaluation_only : bool, default=False
         Whether there is no gradient and no update: `evaluate` and `predict` only, for models
         without weights to train too.
-    device : {"cpu", "auto"}, default="cpu"
-        Device to train on.
+    device : str, default=None
+        Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
+        other than the CPU, if there is one; None means that of the environment variable
+        ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -245,7 +249,7 @@ class SessionOptions(TypedDict, total=False):
     precision: PrecisionLike
     skip_non_finite: bool
     evaluation_only: bool
-    device: str
+    device: str | None
     threads: int | None
     seed: int
     memory_limit: int | str | None
@@ -385,8 +389,10 @@ class TrainerOptions(TypedDict, total=False):
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
         What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
         with L-BFGS. See `TrainingSession`.
-    device : {"cpu", "auto"}, default="cpu"
-        Device to train on.
+    device : str, default=None
+        Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
+        other than the CPU, if there is one; None means that of the environment variable
+        ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -410,6 +416,6 @@ class TrainerOptions(TypedDict, total=False):
     training_mode: bool | str
     open_batch: bool | str
     precision: PrecisionLike
-    device: str
+    device: str | None
     threads: int | None
     memory_limit: int | str | None
