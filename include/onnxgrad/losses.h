@@ -112,8 +112,7 @@ struct OutputLoss {};
 using LossFunction =
     std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic, Poisson, Cosine,
                  SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss, NegativeLogLikelihood,
-                 KlDivergence, OneVsRest, UserLoss, OutputLoss, CausalLm, MaskedLm,
-                 Dpo>;
+                 KlDivergence, OneVsRest, UserLoss, OutputLoss, CausalLm, MaskedLm, Dpo>;
 
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)

@@ -80,8 +80,7 @@ Table table_of(const ir::Value* operand) {
   if (operand == nullptr) return {};
   const std::optional<Dims> dims = operand->type.static_dims();
   if (!dims || dims->rank() < 2) return {};
-  const std::size_t axis =
-      taken == nullptr ? dims->rank() - 2 : axis_of_rows(*taken, dims->rank());
+  const std::size_t axis = taken == nullptr ? dims->rank() - 2 : axis_of_rows(*taken, dims->rank());
   return {.value = operand, .length = (*dims)[axis]};
 }
 

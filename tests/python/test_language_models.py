@@ -6,11 +6,7 @@ tests/data/language/make_values.py, and with NumPy; the written loss with stock 
 
 import json
 import math
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,17 +14,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxgrad as og
-from command_line import run
-from onnx_tool import MODELS
-from pairwise import pairwise
-
-DATA = Path(__file__).parents[1] / "data" / "language"
-EXAMPLE = Path(__file__).parents[2] / "examples" / "language"
-CACHED, TRANSLATION = DATA / "cached_decoder.onnx", DATA / "translation.onnx"
-DECODER, SONNETS = EXAMPLE / "decoder.onnx", EXAMPLE / "sonnets.txt"
-GPT = MODELS / "gpt_learned_places_opset18.onnx"  # 29 tokens, 16 places
-ENCODER = MODELS.parent / "zoo" / "albert_masked_words.onnx"  # 25 tokens, 6 places
-IGNORED = -100
+from language_rows import CACHED, DATA, DECODER, ENCODER, GPT, IGNORED, TRANSLATION, chunks, quick
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +152,6 @@ def test_automatic_loss_of_a_decoder():
         og.Trainer(ENCODER).fit(og.data.Tokens([row % 25 for row in ids], 6), **quick())
 
 
-def quick(**options):
-    return {"epochs": 1, "batch_size": 4, "verbose": 0, **options}
-
-
 def test_accuracy_and_perplexity():
     rng = np.random.default_rng(0)
     ids = rng.integers(0, 29, (6, 9))
@@ -193,13 +175,6 @@ def test_accuracy_and_perplexity():
 
 
 # --------------------------------------------------------------------------------------------- rows
-
-
-def chunks(data, session, epoch=0):
-    """The inputs and labels of all rows of an epoch."""
-    reader = data._reader_for(session)
-    reader.start(epoch, shuffle=False, seed=0)
-    return reader.arrays([int(number) for number in reader._order])
 
 
 def with_masks(rank, dtype):
@@ -262,10 +237,48 @@ def test_masked_tokens_follow_from_seed_epoch_and_row():
     assert (ids[chosen] == labels[chosen]).mean() == pytest.approx(0.1 + 0.1 / 25, abs=0.03)
     again, _ = chunks(data, session)
     np.testing.assert_array_equal(again["input_ids"], ids)
+    reader = data._reader_for(session)
+    reader.take_rows(7, 9)  # of one of several workers
+    reader.start(0, shuffle=False, seed=0)
+    part, _ = reader.arrays([int(number) for number in reader.order])
+    np.testing.assert_array_equal(part["input_ids"], ids[7:9])
     other, _ = chunks(data, session, epoch=1)
     assert (other["input_ids"] != ids).any()
     with pytest.raises(og.errors.OptionError, match="needs a token that masks"):
         chunks(og.data.Tokens(stream, 6), session)
+
+
+def test_shuffled_chunks_are_rows_that_follow_one_another():
+    """A validation fraction is drawn by the numbers of rows."""
+    stream = np.arange(6 * 100) % 25
+    reader = og.data.Tokens(stream, 6)._reader_for(og.TrainingSession(GPT, "causal_lm"))
+    orders = []
+    for epoch, limits in ((0, (0, 100)), (1, (0, 100)), (1, (10, 61))):
+        reader.take_rows(*limits)
+        reader.start(epoch, shuffle=True, seed=0)
+        chunks = list(iter(reader.chunk, []))
+        assert all(chunk == list(range(chunk[0], chunk[0] + len(chunk))) for chunk in chunks)
+        orders.append([number for chunk in chunks for number in chunk])
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(100))
+    assert orders[0] != orders[1]
+    assert orders[2] == orders[1][10:61]
+
+
+def test_a_resumed_training_is_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    data = og.data.Tokens(rng.integers(5, 25, 6 * 24), 6, mask_token=4)
+
+    def fit(epochs, folder, **options):
+        trainer = og.Trainer(ENCODER, "masked_lm", seed=3)
+        checkpoints = og.callbacks.Checkpoint(folder)
+        trainer.fit(data, epochs=epochs, batch_size=4, verbose=0, callbacks=checkpoints, **options)
+        return trainer.session.state()
+
+    whole = fit(3, tmp_path / "whole")
+    fit(2, tmp_path / "part")
+    resumed = fit(3, tmp_path / "part", resume=True)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
 def test_sources_and_targets(tmp_path, stored):
@@ -363,217 +376,3 @@ def test_a_tokenizer_file(tmp_path):
     inputs, labels = chunks(data, og.TrainingSession(GPT, "causal_lm"))
     np.testing.assert_array_equal(inputs["tokens"], [[3, 4, 5, 3, 4, 2], [3, 4, 5, 2, 0, 0]])
     np.testing.assert_array_equal(labels[1], [IGNORED, IGNORED, 5, 2, IGNORED, IGNORED])
-
-
-# ----------------------------------------------------------------------------------------- sampling
-
-
-def test_sampling_a_continuation():
-    ids = np.tile(np.arange(4), (16, 3))
-    trainer = og.Trainer(GPT, "causal_lm", "adam", lr=0.02)
-    greedy = og.callbacks.SampleText([0, 1], length=6, temperature=0, write=lambda text: None)
-    drawn = [
-        og.callbacks.SampleText([0], length=6, top_k=2, seed=seed, write=lambda text: None)
-        for seed in (0, 0, 1)
-    ]
-    trainer.fit(ids, epochs=8, batch_size=4, verbose=0, callbacks=[greedy, *drawn])
-    assert greedy.texts[-1] == "0 1 2 3 0 1 2 3"
-    assert len(greedy.texts) == 8
-    assert drawn[0].texts == drawn[1].texts
-    cached = og.Trainer(CACHED, "causal_lm")  # without its cache
-    sampling = og.callbacks.SampleText([1], length=3, write=lambda text: None)
-    cached.fit(ids, callbacks=[sampling], **quick())
-    assert len(sampling.texts[0].split()) == 4
-
-
-# -------------------------------------------------------------------------------------- preferences
-
-
-def pairs_file(path, count=12):
-    rng = np.random.default_rng(0)
-    lines = [
-        {
-            "prompt": rng.integers(0, 29, 3).tolist(),
-            "chosen": [*rng.integers(0, 14, 4).tolist(), 5],
-            "rejected": rng.integers(15, 29, 3).tolist(),
-        }
-        for _ in range(count)
-    ]
-    path.write_text("\n".join(map(json.dumps, lines)))
-    return path
-
-
-@pytest.mark.parametrize("lora", [None, 4])
-def test_preferences_are_learnt(lora, tmp_path):
-    data = og.data.Preferences(pairs_file(tmp_path / "pairs.jsonl"), batch_size=4)
-    trainer = og.Trainer(GPT, "dpo:beta=0.5", "adam", lr=0.01, lora=lora)
-    first = trainer.evaluate(data).loss
-    assert first == pytest.approx(math.log(2), rel=1e-5)  # policy and reference are the same
-    trainer.fit(data, epochs=10, verbose=0)
-    assert trainer.evaluate(data).loss < 0.3
-    assert trainer.history["train_loss"][-1] < 0.5
-    for options in ({"batch_size": 3}, {"validation": 0.5}):
-        with pytest.raises(og.errors.OptionError, match="batches of its own"):
-            trainer.fit(data, epochs=1, verbose=0, **options)
-
-
-# ------------------------------------------------------------------------------------- combinations
-
-PARAMETERS = {
-    "loss": ["causal_lm", "auto", "masked_lm", "dpo"],
-    "file": ["bin", "bin32", "npy", "npy_rows", "parquet", "jsonl", "txt", "array"],
-    "precision": ["float32", "bfloat16", "float16"],
-    "accumulate": [1, 2],
-    "lora": [None, 4],
-    "entry": ["trainer", "command"],
-}
-
-
-def is_valid(row):
-    entry, file, loss = row.get("entry"), row.get("file"), row.get("loss")
-    if entry == "command" and file == "array":
-        return False
-    if loss == "dpo" and file not in (None, "jsonl", "parquet"):
-        return False
-    return not (loss == "masked_lm" and row.get("lora"))  # ALBERT: one layer, read several times
-
-
-def token_file(folder, row):
-    rng = np.random.default_rng(0)
-    ids = (np.arange(240) * 3 + rng.integers(0, 2, 240)) % 24
-    documents = [ids[i : i + 5] for i in range(0, 200, 5)]
-    kind = row["file"]
-    path = folder / f"rows.{kind.replace('bin32', 'bin').replace('npy_rows', 'npy')}"
-    if row["loss"] == "dpo":
-        import pyarrow
-        import pyarrow.parquet
-
-        pairs_file(folder / "rows.jsonl", 8)
-        if kind == "parquet":
-            lines = [json.loads(x) for x in (folder / "rows.jsonl").read_text().splitlines()]
-            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lines), path)
-    elif kind == "array":
-        return ids
-    elif kind in ("bin", "bin32"):
-        ids.astype(np.uint32 if kind == "bin32" else np.uint16).tofile(path)
-    elif kind == "npy":
-        np.save(path, ids)
-    elif kind == "npy_rows":
-        np.save(path, ids.reshape(40, 6))
-    elif kind == "parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.table({"input_ids": [one.tolist() for one in documents]})
-        pyarrow.parquet.write_table(table, path)
-    elif kind == "jsonl":
-        path.write_text("\n".join(json.dumps({"ids": one.tolist()}) for one in documents))
-    else:
-        path.write_text("".join(chr(1 + one) for one in ids))
-    return path
-
-
-ROWS = pairwise(PARAMETERS, is_valid)
-
-
-@pytest.mark.parametrize("row", ROWS, ids=["-".join(map(str, row.values())) for row in ROWS])
-def test_combinations(row, tmp_path):
-    """Every loss falls on every kind of file, by every entry point."""
-    data = token_file(tmp_path, row)
-    masked = row["loss"] == "masked_lm"
-    model = ENCODER if masked else GPT
-    tokenizer = "bytes" if row["file"] == "txt" else None
-    if row["entry"] == "command" and not masked:
-        arguments = ["--loss", row["loss"], "--sequence-length", 8, "--precision", row["precision"]]
-        arguments += ["--accumulate", row["accumulate"], "--lr", 0.01, "--epochs", 4, "-q"]
-        arguments += ["--lora", row["lora"]] if row["lora"] else []
-        arguments += ["--tokenizer", tokenizer] if tokenizer else []
-        out, history = tmp_path / "trained.onnx", tmp_path / "history.csv"
-        run("train", model, "--data", data, *arguments, "-o", out, "--history", history)
-        losses = np.genfromtxt(history, delimiter=",", names=True)["train_loss"]
-        onnx.checker.check_model(onnx.load(out))
-    else:
-        trainer = og.Trainer(
-            model,
-            row["loss"],
-            lr=0.01,
-            precision=row["precision"],
-            accumulate=row["accumulate"],
-            lora=row["lora"],
-        )
-        if row["loss"] == "dpo":
-            rows = og.data.Preferences(data, batch_size=2)
-            trainer.fit(rows, epochs=4, verbose=0)
-        else:
-            rows = og.data.Tokens(data, 6 if masked else 8, tokenizer=tokenizer, mask_token=24)
-            trainer.fit(rows, epochs=20 if masked else 4, batch_size=8, verbose=0)
-        losses = trainer.history["train_loss"]
-        expected = "causal_lm" if row["loss"] == "auto" else row["loss"]
-        assert trainer.session.loss_name == expected
-    assert losses[-1] < losses[0]
-
-
-# ------------------------------------------------------------------------------- files, the example
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "message"),
-    [
-        (lambda p: p.write_bytes(b"123"), {}, "no whole number of tokens"),
-        (lambda p: np.full(40, 29, np.uint16).tofile(p), {}, "token 29, but the model has 29"),
-        (lambda p: np.zeros(4, np.uint16).tofile(p), {}, "fewer than one row of 8"),
-        (lambda p: p.write_bytes(b"1234"), {"dtype": "uint8"}, "expected 'uint16' or 'uint32'"),
-    ],
-)
-def test_files_that_are_refused(make, options, message, tmp_path):
-    path = tmp_path / "tokens.bin"
-    make(path)
-    with pytest.raises(og.errors.Error, match=message):
-        og.Trainer(GPT, "causal_lm").fit(og.data.Tokens(path, 8, **options), **quick())
-
-
-def test_a_sequence_longer_than_the_table_of_positions():
-    session = og.TrainingSession(GPT, "causal_lm")
-    ids = np.zeros((2, 20), np.int64)
-    message = r"'tokens' \[2, 20\] has length 20 .* 16 places"
-    with pytest.raises(og.errors.ShapeError, match=message):
-        session.step({"tokens": ids, "label": ids})
-    with pytest.raises(og.errors.ShapeError, match=message):
-        og.InferenceSession(GPT).run(None, {"tokens": ids})
-
-
-def test_tied_embeddings_stay_tied():
-    """The table is one weight, read by the first layer and the last one."""
-    trainer = og.Trainer(DECODER, "causal_lm", lr=0.01)
-    tables = [
-        one.name
-        for one in trainer.session.trained_weights
-        if any("wte" in name or "lm_head" in name for name in (one.name, *one.aliases))
-    ]
-    assert len(tables) == 1
-    trainer.fit(np.zeros((4, 8), np.int64), **quick())
-    names = {one.name for one in trainer.trained_model().graph.initializer}
-    assert tables[0] in names
-
-
-def test_the_example_learns_its_text(tmp_path):
-    out = tmp_path / "trained.onnx"
-    done = run(
-        "train", DECODER, "--loss", "causal_lm", "--data", SONNETS, "--sequence-length", 64,
-        "--tokenizer", "bytes", "--batch-size", 8, "--epochs", 6, "--lr", 0.003,
-        "--sample", "Shall I ", "-o", out, "--history", tmp_path / "history.csv",
-    )  # fmt: skip
-    losses = np.genfromtxt(tmp_path / "history.csv", delimiter=",", names=True)["train_loss"]
-    assert losses[0] > 4
-    assert losses[-1] < 3.3
-    assert "sample: Shall I " in done[1]
-    assert ort.InferenceSession(out).run(None, {"input_ids": np.zeros((1, 5), np.int64)})
-
-
-@pytest.mark.skipif("ONNXGRAD_INTEROP" not in os.environ, reason="make interop has transformers")
-def test_the_decoder_of_the_example_is_exported_again(tmp_path):
-    path = tmp_path / "decoder.onnx"
-    subprocess.run([sys.executable, EXAMPLE / "make_model.py", path], check=True, timeout=600)
-    ids = np.arange(20).reshape(2, 10)
-    losses = [og.Trainer(file, "causal_lm").evaluate(ids).loss for file in (path, DECODER)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -118,12 +118,16 @@ def _open_tokens(options: SimpleNamespace) -> TrainData:
 def open_rows(
     trainer: Trainer,
     data: str,
-    target: str,
+    target: str | None,
     *,
     ignored: Sequence[str] | None = None,
     sample_weight: str | None = None,
     stream: bool | None = None,
     delimiter: str | None = None,
+    loss: str = "auto",
+    sequence_length: int | None = None,
+    tokenizer: str | None = None,
+    separator: int | None = None,
 ) -> Rows:
     """Read or open one file of rows, without options that only training has. Raises: DataError."""
     options = SimpleNamespace(
@@ -134,11 +138,19 @@ def open_rows(
         stream=stream,
         validation=None,
         class_weight=None,
-        sequence_length=None,
-        tokenizer=None,
-        loss="auto",
+        batch_size=None,
+        sequence_length=sequence_length,
+        tokenizer=tokenizer,
+        separator=separator,
+        loss=loss,
         delimiter=delimiter,
     )
+    if target is None and not takes_tokens(options):
+        raise OptionError(
+            what="--target is missing",
+            value="--target",
+            hint="Give the column of the targets; tokens need --sequence-length or --tokenizer.",
+        )
     return open_train_data(trainer, options).rows
 
 

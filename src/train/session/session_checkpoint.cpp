@@ -155,10 +155,10 @@ Tensor label_forms_tensor(const LabelForms& forms) {
   std::vector<std::int64_t> numbers;
   for (const LabelForm& form : forms) {
     numbers.push_back(form.class_axis.value_or(-1));
-    numbers.push_back(
-        (form.soft_targets ? kSoftTargets : 0) | (form.columns_are_scores ? kColumnsAreScores : 0) |
-        (form.targets_are_values ? kTargetsAreValues : 0) | (form.one_hot ? kOneHot : 0) |
-        (form.is_causal ? kIsCausal : 0));
+    numbers.push_back((form.soft_targets ? kSoftTargets : 0) |
+                      (form.columns_are_scores ? kColumnsAreScores : 0) |
+                      (form.targets_are_values ? kTargetsAreValues : 0) |
+                      (form.one_hot ? kOneHot : 0) | (form.is_causal ? kIsCausal : 0));
   }
   return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }

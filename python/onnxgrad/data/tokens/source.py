@@ -21,7 +21,7 @@ from onnxgrad.errors import DataError, OptionError
 __all__ = ["Tokens", "fixed_length"]
 
 _LENGTH = 256
-_CHUNK_ROWS = 64
+_CHUNK_ROWS = 16
 _DECODER = "decoder_input_ids"
 _MASK_AS_MASK, _MASK_AS_OTHER = 0.8, 0.1  # of the tokens that are predicted; the rest stay
 
@@ -70,9 +70,10 @@ class Tokens(Source):
 
     Notes
     -----
-    Of a causal model the first token of a document is never a target. Rows are shuffled over the
-    whole data set; masks are a function of seed, epoch and row. Inputs ``attention_mask``,
-    ``position_ids``, ``token_type_ids`` and ``past_key_values.*`` (no tokens) are filled in.
+    Of a causal model the first token of a document is never a target. Chunks of 16 rows are
+    shuffled, then the rows of each block; masks are a function of seed, epoch and row. Inputs
+    ``attention_mask``, ``position_ids``, ``token_type_ids`` and ``past_key_values.*`` (no tokens)
+    are filled in.
 
     Examples
     --------
@@ -242,7 +243,7 @@ class _Reader:
         self._ignored = _first(_ignored_of(session.loss), IGNORED)
         self.num_rows = len(laid)
         self._range = (0, self.num_rows)
-        self._order = np.zeros(0, np.int64)
+        self.order = np.zeros(0, np.int64)
         self._at = 0
         self._seed = self._epoch = 0
         name = token_input(self._inputs)
@@ -255,12 +256,13 @@ class _Reader:
         self._name = name
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
-        """Begin a pass."""
-        order = np.arange(len(self._laid))
+        """Begin a pass: chunks in a random order; the rows of each keep theirs."""
+        starts = np.arange(0, self.num_rows, _CHUNK_ROWS)
         if shuffle:
-            order = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(order)
+            starts = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(starts)
+        order = (starts[:, None] + np.arange(_CHUNK_ROWS)).ravel()
         first, end = self._range
-        self._order, self._at = order[first:end], 0
+        self.order, self._at = order[order < self.num_rows][first:end], 0
         self._seed, self._epoch = seed, epoch
 
     def take_rows(self, begin: int, end: int) -> None:
@@ -269,14 +271,20 @@ class _Reader:
 
     def next(self) -> _core.Dataset | None:
         """Return the next chunk, or None."""
-        numbers = self._order[self._at : self._at + _CHUNK_ROWS]
-        if not len(numbers):
+        numbers = self.chunk()
+        if not numbers:
             return None
-        first = self._at + self._range[0]
-        self._at += len(numbers)
-        inputs, labels = self.arrays([int(number) for number in numbers])
+        inputs, labels = self.arrays(numbers)
         native = {name: to_native(value, name) for name, value in inputs.items()}
-        return _core.Dataset(native, to_native(labels, "labels"), {}, None, first)
+        return _core.Dataset(native, to_native(labels, "labels"), {}, None, numbers[0])
+
+    def chunk(self) -> list[int]:
+        """Return the numbers of the next rows, which follow one another in the data."""
+        found = self.order[self._at : self._at + _CHUNK_ROWS]
+        ends = np.flatnonzero(np.diff(found) != 1)
+        found = found[: ends[0] + 1] if len(ends) else found
+        self._at += len(found)
+        return [int(number) for number in found]
 
     def arrays(self, numbers: list[int]) -> tuple[Mapping[str, Any], np.ndarray[Any, Any]]:
         """Return inputs and labels of rows."""
