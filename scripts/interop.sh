@@ -25,4 +25,5 @@ if [[ $(cat "$venv/made" 2>/dev/null) != "$made" ]]; then
 fi
 ONNXGRAD_INTEROP=1 PYTHONPATH=python "$venv/bin/python" -m pytest -q \
   tests/python/test_exported_models.py tests/python/test_foreign_arrays.py \
+  tests/python/test_language_models.py tests/python/test_language_training.py \
   tests/python/test_peft.py tests/python/test_skl2onnx_converters.py "$@"

@@ -20,7 +20,8 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Selects the loss by the head of the model: squared error for a regression output; softmax,
 /// binary or one-vs-rest cross-entropy for scores before Softmax or Sigmoid; the negative log of
-/// the probability if no scores are found.
+/// the probability if no scores are found. A decoder whose first labels are the tokens that it
+/// reads gets CausalLm.
 struct AutoLoss {};
 
 struct SquaredError {};
@@ -59,6 +60,25 @@ struct NegativeLogLikelihood {
 };
 struct KlDivergence {};
 
+/// Language models. Scores [N, T, V] of a decoder, whose targets are the tokens [N, T] that it
+/// read: a place is compared with the token after it.
+struct CausalLm {
+  std::int64_t ignore_index = -100;
+  std::optional<std::int64_t> pad = {};  ///< a token that is not learnt, besides ignore_index
+};
+/// Scores [N, T, V] of a masked model, or of a decoder behind an encoder: targets [N, T] are the
+/// tokens of the same places, and ignore_index where nothing is learnt.
+struct MaskedLm {
+  std::int64_t ignore_index = -100;
+};
+/// Direct preference optimization (Rafailov et al. 2023) of scores [2P, T, V], rows 2i and 2i + 1
+/// being a chosen and a rejected answer. Targets float64 [2P, 1 + T]: the log-probability of the
+/// answer before the training, then the tokens of the row, negative where none is of the answer.
+struct Dpo {
+  double beta = 0.1;
+  double label_smoothing = 0;
+};
+
 struct OneVsRest {
   enum class Kind { kLog, kHinge, kSquaredHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
@@ -92,7 +112,7 @@ struct OutputLoss {};
 using LossFunction =
     std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic, Poisson, Cosine,
                  SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss, NegativeLogLikelihood,
-                 KlDivergence, OneVsRest, UserLoss, OutputLoss>;
+                 KlDivergence, OneVsRest, UserLoss, OutputLoss, CausalLm, MaskedLm, Dpo>;
 
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)

@@ -171,7 +171,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
   train::settle_by_labels(session, data);
-  const auto evaluation = session.evaluation(!metrics.empty());
+  const auto evaluation = session.evaluation(train::metrics_need_scores(metrics, session.loss()));
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   return evaluator.run(
       train::prepare_data(session.schema(), evaluation->data_ports(), data, allow_nan), batch_size);
@@ -186,7 +186,7 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   const auto peeked = settle_by_first_chunk(session, source);
   DataSource& rows = peeked ? *peeked : source;
   if (session.batch().fixed_rows() > 0) batch_size = session.batch().fixed_rows();
-  const auto evaluation = session.evaluation(!metrics.empty());
+  const auto evaluation = session.evaluation(train::metrics_need_scores(metrics, session.loss()));
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   const train::OwnRange own(rows, session.workers());
   if (own.is_part()) evaluator.take_own_rows();

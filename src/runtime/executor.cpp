@@ -223,6 +223,7 @@ struct Executor::Impl {
                                limit - error.max_bytes + error.least_bytes)});
     } catch (const ShapeError& error) {
       check_sizes(input_ports, dims, error);
+      check_tables(*program.model->graph, input_ports, dims, error);
       throw;
     }
   }

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <string>
+
+#include "ir/pattern.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -46,7 +49,71 @@ const NamedSize* find_other(const std::vector<NamedSize>& sizes) {
   return other == sizes.end() ? nullptr : &*other;
 }
 
+/// A constant or a weight, and the number of its rows.
+struct Table {
+  const ir::Value* value = nullptr;
+  std::int64_t length = 0;
+};
+
+// The axis that a Slice or Gather takes rows of a table of this rank along.
+std::size_t axis_of_rows(const ir::Node& node, std::size_t rank) {
+  std::int64_t axis = node.int_attribute("axis", 0);
+  if (ir::is_op(node, {"Slice"})) {
+    const auto axes = ir::constant_integers(node.input(3));
+    if (!axes.empty()) axis = axes.front();
+  }
+  if (axis < 0) axis += static_cast<std::int64_t>(rank);
+  return std::min(static_cast<std::size_t>(std::max<std::int64_t>(axis, 0)), rank - 1);
+}
+
+// The table that an operand is rows of.
+Table table_of(const ir::Value* operand) {
+  const ir::Node* taken = nullptr;  // the last node that takes rows
+  while (operand != nullptr && operand->producer != nullptr) {
+    const ir::Node& node = *operand->producer;
+    const bool takes = ir::is_op(node, {"Slice", "Gather"});
+    const bool passes = ir::is_op(node, {"Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape"});
+    if (!takes && !passes) return {};
+    if (takes) taken = &node;
+    operand = node.input(0);
+  }
+  if (operand == nullptr) return {};
+  const std::optional<Dims> dims = operand->type.static_dims();
+  if (!dims || dims->rank() < 2) return {};
+  const std::size_t axis = taken == nullptr ? dims->rank() - 2 : axis_of_rows(*taken, dims->rank());
+  return {.value = operand, .length = (*dims)[axis]};
+}
+
 }  // namespace
+
+void check_tables(const ir::Graph& graph, std::span<const Port> ports, std::span<const Dims> dims,
+                  const ShapeError& because) {
+  const Place& place = because.problem().where;
+  const auto node = std::ranges::find_if(graph.nodes, [&](const ir::Node* one) {
+    return one->name == place.node && one->op_type == place.op_type;
+  });
+  if (place.node.empty() || node == graph.nodes.end()) return;
+  for (const ir::Value* operand : (*node)->inputs) {
+    const Table table = table_of(operand);
+    if (table.value == nullptr) continue;
+    for (std::size_t port = 0; port < ports.size(); ++port) {
+      const auto& shape = ports[port].type.shape;
+      for (std::size_t axis = 1; shape && axis < dims[port].rank(); ++axis) {
+        if ((*shape)[axis].is_static() || dims[port][axis] <= table.length) continue;
+        throw ShapeError(
+            {.what = fmt::format("'{}' {} has length {} along axis {}, but the table '{}' {} has "
+                                 "{} places",
+                                 ports[port].name, dims[port].to_string(), dims[port][axis], axis,
+                                 table.value->name, table.value->type.to_string(), table.length),
+             .where = {.node = place.node, .op_type = place.op_type, .value = ports[port].name},
+             .detail = "As a result: " + because.problem().what + ".",
+             .hint = fmt::format("Give sequences of at most {}, or export the model with a longer "
+                                 "table.",
+                                 table.length)});
+      }
+    }
+  }
+}
 
 void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std::size_t port,
                     std::size_t axis, const ShapeError* because) {

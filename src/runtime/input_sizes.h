@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/graph.h"
 #include "runtime/execution.h"
 
 // Checks that a named dimension (the batch, the length of a sequence) has one size in a run.
@@ -25,6 +26,11 @@ void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std
 /// Checks every dimension of every input as check_one_size() does; `because`: the original error.
 void check_sizes(std::span<const Port> ports, std::span<const Dims> dims,
                  const ShapeError& because);
+
+/// Checks for a sequence that is longer than a table whose first rows the node of `because` adds to
+/// it, such as one of positions. Throws: ShapeError (names the input, its length and the table's).
+void check_tables(const ir::Graph& graph, std::span<const Port> ports, std::span<const Dims> dims,
+                  const ShapeError& because);
 
 /// Warns, once for each name, if inputs of a run have several sizes for it: exporters use
 /// one name for what happened to have one size in their example.

@@ -219,6 +219,12 @@ def fine_tuning(names):
     np.savez("rows.npz", tokens=tokens, label=names["labels"])
 
 
+def language_models(names):
+    """A decoder and a text."""
+    for name in ("decoder.onnx", "sonnets.txt"):
+        shutil.copy(ROOT / "examples" / "language" / name, name)
+
+
 DOCUMENTS = {
     "README.md": lambda names: None,
     "docs/checkpoints.md": checkpoints,
@@ -227,6 +233,7 @@ DOCUMENTS = {
     "docs/derivatives.md": lambda names: None,
     "docs/distributed.md": regression,
     "docs/fine-tuning.md": fine_tuning,
+    "docs/language-models.md": language_models,
     "docs/first-steps.md": first_steps,
     "docs/precision.md": precision,
     "docs/python.md": regression,

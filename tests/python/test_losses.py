@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_torch(case, dtype, runtime):
     loss = getattr(og.losses, case["loss"])(**case["options"], reduction=case["reduction"])
     scores = np.array(case["scores"], dtype)
     target = np.array(case["target"])
-    if target.dtype.kind == "f":
+    if target.dtype.kind == "f" and case["loss"] != "Dpo":  # tokens and a number: float64
         target = target.astype(dtype)
     feeds = {"X": scores, "label": target}
     options = {}

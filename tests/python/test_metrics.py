@@ -41,6 +41,7 @@ CLASS_METRICS = {
         y, p if p.shape[1] > 2 else p[:, 1], multi_class="ovr", sample_weight=w
     ),
     "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w),
+    "perplexity": lambda y, p, w: np.exp(sk.log_loss(y, p, sample_weight=w)),
 }
 NUMBER_METRICS = {
     "mae": sk.mean_absolute_error,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -72,7 +73,8 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
         if value not in field.choices:
             raise unknown_name(field.option, value, field.choices)
         return value
-    if field.kind == "optional whole":
+    is_any = field.kind == "whole" and math.isinf(field.minimum)
+    if field.kind == "optional whole" or is_any:
         return any_int(field.option, value)
     if field.kind in ("whole", "wholes"):
         check = functools.partial(positive_int, field.option, minimum=int(field.minimum))

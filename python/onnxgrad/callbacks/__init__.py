@@ -7,6 +7,7 @@ The loop itself runs in C++. It calls Python at the end of an epoch and, for cal
 from onnxgrad.callbacks.base import Callback, CallbackLike, Logs
 from onnxgrad.callbacks.loggers import CSVLogger, OptunaPruning, TensorBoard
 from onnxgrad.callbacks.progress import Progress
+from onnxgrad.callbacks.sampling import SampleText
 from onnxgrad.callbacks.stopping import Checkpoint, CheckpointWarning, EarlyStopping
 from onnxgrad.callbacks.unfreezing import GradualUnfreezing
 
@@ -21,5 +22,6 @@ __all__ = [
     "Logs",
     "OptunaPruning",
     "Progress",
+    "SampleText",
     "TensorBoard",
 ]

@@ -32,9 +32,10 @@ _BATCH_ROWS = 4096  # bounds the memory for intermediate values
 def evaluate(
     model: str,
     data: str,
-    target: str,
+    target: str | None,
     sample_weight: str | None,
     ignored: Sequence[str] | None,
+    tokens: Mapping[str, Any],
     loss: str,
     class_axis: int | None,
     metrics: Sequence[str] | None,
@@ -54,6 +55,8 @@ def evaluate(
         sample_weight=sample_weight,
         stream=stream,
         delimiter=delimiter,
+        loss=loss,
+        **tokens,
     )
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
         feeds = feeds_of(rows[0])

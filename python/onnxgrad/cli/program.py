@@ -231,12 +231,13 @@ def evaluate(
         str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
     ],
     target: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Column with the targets; for .npy, their file. May be given several times.",
+            help="Column with the targets; for .npy, their file. May be given several times. A "
+            "language model needs none.",
         ),
-    ],
+    ] = None,
     sample_weight: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
     ] = None,
@@ -253,6 +254,15 @@ def evaluate(
     ] = None,
     delimiter: _Delimiter = None,
     allow_nan: _AllowNan = False,
+    sequence_length: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="As for train.", show_default=False)
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="FILE", help="As for train.", show_default=False)
+    ] = None,
+    separator: Annotated[
+        int | None, typer.Option(metavar="TOKEN", help="As for train.", show_default=False)
+    ] = None,
     operators: derivatives.Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -261,9 +271,14 @@ def evaluate(
     evaluation.evaluate(
         model,
         data,
-        ",".join(target),
+        ",".join(target) if target else None,
         sample_weight,
         ignored,
+        {
+            "sequence_length": sequence_length,
+            "tokenizer": tokenizer,
+            "separator": separator,
+        },
         loss,
         class_axis,
         metrics,

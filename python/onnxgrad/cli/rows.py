@@ -20,10 +20,11 @@ from onnxgrad.data.parquet import open_parquet
 from onnxgrad.data.shards import Shards, files_of, is_pattern
 from onnxgrad.data.sources import Source, one_character
 from onnxgrad.data.tables import Table, column_names, read_npy, read_table, with_truths
+from onnxgrad.data.tokens import Preferences, Tokens
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.trainer import Trainer
 
-__all__ = ["TrainData", "open_rows", "open_train_data"]
+__all__ = ["TrainData", "open_rows", "open_train_data", "takes_tokens"]
 
 Rows = tuple[Any, Any, Any]
 """Arguments X, y and sample_weight of `Trainer.fit`; a source is an X alone."""
@@ -62,6 +63,8 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     DataError
         A file that cannot be read, or a missing column.
     """
+    if takes_tokens(options):
+        return _open_tokens(options)
     files = [options.data]
     fraction = _fraction(options.validation)
     if options.validation is not None and fraction is None:
@@ -79,15 +82,52 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     return TrainData(rows, validation, weights, is_streamed)
 
 
+_LANGUAGE = ("causal_lm", "masked_lm", "seq2seq_lm", "dpo")
+
+
+def takes_tokens(options: SimpleNamespace) -> bool:
+    """Return whether the data is tokens, or texts, for a language model."""
+    if options.target is not None:
+        return False
+    is_asked = options.sequence_length is not None or options.tokenizer is not None
+    has_loss = options.loss.partition(":")[0] in _LANGUAGE
+    return is_asked or has_loss or str(options.data).endswith(".bin")
+
+
+def _open_tokens(options: SimpleNamespace) -> TrainData:
+    source: Tokens | Preferences
+    if options.loss.partition(":")[0] == "dpo":
+        size = {} if options.batch_size is None else {"batch_size": options.batch_size}
+        options.batch_size = None  # that of the source, in pairs
+        source = Preferences(
+            options.data, options.sequence_length, tokenizer=options.tokenizer, **size
+        )
+    else:
+        source = Tokens(
+            options.data,
+            options.sequence_length,
+            tokenizer=options.tokenizer,
+            separator=options.separator,
+        )
+    validation: Any = _fraction(options.validation)
+    if options.validation is not None and validation is None:
+        validation = source.like(options.validation)
+    return TrainData((source, None, None), validation, None, is_streamed=True)
+
+
 def open_rows(
     trainer: Trainer,
     data: str,
-    target: str,
+    target: str | None,
     *,
     ignored: Sequence[str] | None = None,
     sample_weight: str | None = None,
     stream: bool | None = None,
     delimiter: str | None = None,
+    loss: str = "auto",
+    sequence_length: int | None = None,
+    tokenizer: str | None = None,
+    separator: int | None = None,
 ) -> Rows:
     """Read or open one file of rows, without options that only training has. Raises: DataError."""
     options = SimpleNamespace(
@@ -98,8 +138,19 @@ def open_rows(
         stream=stream,
         validation=None,
         class_weight=None,
+        batch_size=None,
+        sequence_length=sequence_length,
+        tokenizer=tokenizer,
+        separator=separator,
+        loss=loss,
         delimiter=delimiter,
     )
+    if target is None and not takes_tokens(options):
+        raise OptionError(
+            what="--target is missing",
+            value="--target",
+            hint="Give the column of the targets; tokens need --sequence-length or --tokenizer.",
+        )
     return open_train_data(trainer, options).rows
 
 

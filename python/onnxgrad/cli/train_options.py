@@ -57,6 +57,31 @@ OPTIONS: tuple[TrainOption, ...] = (
         is_path=True,
     ),
     TrainOption(
+        "sequence_length",
+        int,
+        None,
+        _DATA,
+        "Tokens of a row, of a language model: --data is then a .bin, .npy, .parquet, .jsonl or "
+        ".txt file of tokens or texts.  [default: that of the model, else 256]",
+        "TOKENS",
+    ),
+    TrainOption(
+        "tokenizer",
+        str,
+        None,
+        _DATA,
+        "A tokenizer.json or its folder, for texts; or bytes.",
+        "FILE",
+    ),
+    TrainOption(
+        "separator",
+        int,
+        None,
+        _DATA,
+        "Token that ends a document in a file of tokens.",
+        "TOKEN",
+    ),
+    TrainOption(
         "target",
         str,
         None,
@@ -241,6 +266,14 @@ OPTIONS: tuple[TrainOption, ...] = (
         "NAMES",
     ),
     *_rows(_RESULTS),
+    TrainOption(
+        "sample",
+        str,
+        None,
+        _RESULTS,
+        "Write a continuation of this text after each epoch, with the --tokenizer.",
+        "TEXT",
+    ),
     TrainOption(
         "output",
         str,

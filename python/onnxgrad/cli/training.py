@@ -16,7 +16,7 @@ from onnxgrad import errors, losses, optimizers, precision, schedules
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
-from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoard
+from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, SampleText, TensorBoard
 from onnxgrad.cli.adapting import check_adapters, lora_of
 from onnxgrad.cli.console import OutputClosedError, out
 from onnxgrad.cli.derivatives import load_all
@@ -30,7 +30,7 @@ from onnxgrad.cli.outputs import (
     save_output,
     save_unfinished,
 )
-from onnxgrad.cli.rows import TrainData, open_train_data
+from onnxgrad.cli.rows import TrainData, open_train_data, takes_tokens
 from onnxgrad.cli.spelling import continuation
 from onnxgrad.cli.train_options import FIT_OPTIONS, SESSION_OPTIONS
 from onnxgrad.data.columns import name_list
@@ -334,6 +334,8 @@ def _session_options(options: SimpleNamespace) -> dict[str, Any]:
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
     """Take the target column that the model's file names, if none is given."""
+    if takes_tokens(options):
+        return
     if options.target is None and trainer.session.optimizer is None:
         options.target = trainer.session.target_name or None
     if options.target is None:
@@ -440,6 +442,8 @@ def _fit(
     callbacks: list[CallbackLike | Callback] = [] if history is None else [history]
     if options.tensorboard and folder is not None:
         callbacks.append(TensorBoard(folder.path))
+    if options.sample is not None:
+        callbacks.append(SampleText(options.sample, tokenizer=options.tokenizer))
     if options.workers.size > 1:
         callbacks.append(options.signals)
     before = trainer.session.steps

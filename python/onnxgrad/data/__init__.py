@@ -16,6 +16,7 @@ from onnxgrad.data.rows import window_starts
 from onnxgrad.data.sequences import Sequences
 from onnxgrad.data.shards import Shards
 from onnxgrad.data.sources import Source
+from onnxgrad.data.tokens import Preferences, Tokens
 
 __all__ = [
     "Batches",
@@ -24,10 +25,12 @@ __all__ = [
     "NpyFiles",
     "NpzFile",
     "ParquetFile",
+    "Preferences",
     "Rows",
     "Sequences",
     "Shards",
     "Source",
+    "Tokens",
     "open_file",
     "window_starts",
 ]

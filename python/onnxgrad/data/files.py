@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text, positive_int
+from onnxgrad.base.opening import open_input
 from onnxgrad.data.parquet import ParquetFile
 from onnxgrad.data.shards import Shards, files_of, is_pattern
 from onnxgrad.data.sources import (
@@ -23,6 +26,7 @@ from onnxgrad.data.sources import (
     one_character,
     unknown_suffix,
 )
+from onnxgrad.data.tokens import Preferences, Tokens
 from onnxgrad.errors import DataError
 
 __all__ = ["CsvFile", "NpyFiles", "NpzFile", "open_file", "source_like"]
@@ -161,6 +165,18 @@ class NpyFiles(Source):
         return _core.open_npy(files, columns, self.chunk_bytes)
 
 
+_TOKENS = (".bin", ".jsonl")
+
+
+def _are_integers(path: str) -> bool:
+    """Return whether an .npy file has tokens, and not features; False for one that is not there."""
+    try:
+        with open_input(path):
+            return np.load(path, mmap_mode="r", allow_pickle=False).dtype.kind in "iu"
+    except (OSError, ValueError, EOFError):
+        return False
+
+
 def open_file(
     path: PathLike,
     target: PathLike | Sequence[str] | Mapping[str, PathLike] | None = None,
@@ -173,6 +189,7 @@ def open_file(
     path : path
         A ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file, or a pattern of several:
         ``"train-*.csv"``. For ``.npy``, `target` and `sample_weight` are patterns of as many files.
+        Without `target`, ``.bin``, ``.jsonl`` and integers of ``.npy`` are `Tokens`.
     target : str, path, list of str or dict of str to these, default=None
         Name of the column or array to predict, None means ``"y"``; for ``.npy``, the file. A list
         names the columns of one target; with several losses a dictionary by output.
@@ -181,6 +198,8 @@ def open_file(
     """
     text = path_text("path", path)
     suffix = Path(text).suffix.lower()
+    if target is None and (suffix in _TOKENS or (suffix == ".npy" and _are_integers(text))):
+        return Tokens(path)
     if is_pattern(path):
         return Shards(_open_all(text, target, sample_weight))
     if suffix == ".npy":
@@ -246,6 +265,8 @@ def source_like(source: Source | None, validation: Any) -> Any:
     """Return a source like `source` for another path; return other values unchanged."""
     if not isinstance(validation, (str, os.PathLike)):
         return validation
+    if isinstance(source, (Tokens, Preferences)):
+        return source.like(validation)
     if isinstance(source, Shards):
         source = source.sources[0]
     if isinstance(source, ColumnFile) and is_pattern(validation):

@@ -6,15 +6,18 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int
-from onnxgrad.data.arrays import by_input, is_sparse, to_native
+from onnxgrad.data.arrays import as_numpy, by_input, is_sparse, to_native
 from onnxgrad.data.arrow import is_table, named_arrays
 from onnxgrad.data.batches import Batches
 from onnxgrad.data.files import open_file
 from onnxgrad.data.foreign import plain_table
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import Source
+from onnxgrad.data.tokens import completed, token_input
 from onnxgrad.errors import DataError
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "check_alone",
     "has_weight",
     "named_inputs",
+    "own_tokens",
     "unpack_table",
     "validation_names",
     "window_starts",
@@ -43,8 +47,40 @@ def unpack_table(
 def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
     """Return the arrays for the model's inputs, by name."""
     if isinstance(X, Mapping):
-        return [(str(name), to_native(value, str(name))) for name, value in X.items()]
-    return [(name, to_native(value, "X")) for name, value in by_input(session, X).items()]
+        named: Mapping[str, Any] = {
+            str(name): to_native(value, str(name)) for name, value in X.items()
+        }
+    elif (tokens := _of_tokens(session, X)) is not None:
+        named = {tokens: to_native(X, "X")}
+    else:
+        named = {name: to_native(value, "X") for name, value in by_input(session, X).items()}
+    if len(named) < len(session.inputs):
+        named = completed(session.inputs, named)
+    return named.items()
+
+
+def _of_tokens(session: _core.TrainingSession, X: Any) -> str | None:
+    """Return the input of tokens that one array is for, if the others follow from it."""
+    name = token_input(session.inputs)
+    if name is None or len(session.inputs) < 2 or is_table(X) or not hasattr(X, "shape"):
+        return None
+    given = {name: np.zeros((1, 1), np.int64)}
+    return name if len(completed(session.inputs, given)) == len(session.inputs) else None
+
+
+def own_tokens(session: _core.TrainingSession, X: Any) -> Any:
+    """Return the tokens of `X` if these are the targets of a loss that none were given for."""
+    loss = session.loss
+    is_causal = _core.loss_name(loss.function) == "causal_lm"
+    is_open = not loss.is_classifier and len(loss.target.shape or ()) == 3
+    name = token_input(session.inputs)
+    if not (is_causal or is_open) or name is None or loss.others:
+        return None
+    tokens = X.get(name) if isinstance(X, Mapping) else X
+    if tokens is None or not hasattr(tokens, "dtype"):
+        return None
+    array = as_numpy(tokens, "X")
+    return tokens if array.ndim == 2 and array.dtype.kind in "iu" else None
 
 
 def as_pair(rows: NativeRows | None) -> tuple[_core.Dataset | None, _core.DataSource | None]:

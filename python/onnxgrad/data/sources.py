@@ -44,6 +44,12 @@ class Source:
     has_own_batches = False
     """Whether its chunks are the batches to train on, unless another size is requested."""
 
+    keeps_batches = False
+    """Whether another size than that of its batches, or a random part of them, has no meaning."""
+
+    def check_settled(self, session: Session) -> None:
+        """Check a loss that the first rows may have decided."""
+
     def native(self, session: Session) -> _core.DataSource:
         """Return the extension's reader for the inputs and the target of `session`."""
         raise NotImplementedError

@@ -11,11 +11,14 @@ __all__ = [
     "AbsoluteError",
     "Auto",
     "BinaryCrossEntropy",
+    "CausalLm",
     "Cosine",
+    "Dpo",
     "Elastic",
     "Huber",
     "KlDivergence",
     "LogLoss",
+    "MaskedLm",
     "NegativeLogLikelihood",
     "OneVsRest",
     "Poisson",
@@ -42,7 +45,8 @@ class Auto(Loss):
 
     Chosen by the head of the model: squared error for a regression output; softmax, binary or
     one-vs-rest cross-entropy for the scores before Softmax or Sigmoid; the negative log of the
-    probability where there are no scores.
+    probability where there are no scores. Scores of tokens [N, T, V] whose first labels are the
+    tokens that the model reads get `CausalLm`, if the model is a decoder.
 
     Parameters
     ----------
@@ -88,6 +92,36 @@ class BinaryCrossEntropy(Loss):
         self._take(locals())
 
 
+class CausalLm(Loss):
+    """Causal language model (transformers: labels=input_ids).
+
+    -log p[t, y[t + 1]] with p = softmax(s), the mean over the places whose next token counts. s:
+    [N, T, V] before any Softmax, y: [N, T] the tokens that the model reads, which the loss moves.
+
+    Parameters
+    ----------
+    ignore_index : int, default=-100
+        Places whose next token is this number do not count.
+    pad : int, default=None
+        A token that does not count either.
+    """
+
+    ignore_index: int
+    pad: int | None
+
+    _type = "CausalLm"
+
+    def __init__(
+        self,
+        *,
+        ignore_index: int = -100,
+        pad: int | None = None,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        self._take(locals())
+
+
 class Cosine(Loss):
     """Cosine loss (torch: cosine_similarity).
 
@@ -97,6 +131,36 @@ class Cosine(Loss):
     _type = "Cosine"
 
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
+
+
+class Dpo(Loss):
+    """Direct preference optimization (Rafailov et al. 2023; TRL: DPOTrainer).
+
+    -(1 - e) log sigmoid(beta d) - e log sigmoid(-beta d) with d = (l_c - r_c) - (l_r - r_r): l is
+    the sum of log p[t, y[t + 1]] over an answer, r what it was before the training, for the chosen
+    and the rejected answer; e = label_smoothing. s: [2P, T, V], their rows in turn; targets [2P, 1
+    + T]: r, then y, negative outside the answer.
+
+    Parameters
+    ----------
+    beta : float > 0, default=0.1
+    label_smoothing : float in [0, 1), default=0.0
+    """
+
+    beta: float
+    label_smoothing: float
+
+    _type = "Dpo"
+
+    def __init__(
+        self,
+        *,
+        beta: float = 0.1,
+        label_smoothing: float = 0.0,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
         self._take(locals())
 
 
@@ -201,6 +265,29 @@ class LogLoss(Loss):
         soft_targets: bool = False,
         output: str = "",
         reduction: Reduction = "mean",
+    ) -> None:
+        self._take(locals())
+
+
+class MaskedLm(Loss):
+    """Masked language model (transformers: labels of BertForMaskedLM, T5).
+
+    -log p[t, y[t]] with p = softmax(s), the mean over the places that count. s: [N, T, V] before
+    any Softmax, y: [N, T] the tokens to find. For a decoder behind an encoder too, whose inputs are
+    y, one place later.
+
+    Parameters
+    ----------
+    ignore_index : int, default=-100
+        Places of this number do not count.
+    """
+
+    ignore_index: int
+
+    _type = "MaskedLm"
+
+    def __init__(
+        self, *, ignore_index: int = -100, output: str = "", reduction: Reduction = "mean"
     ) -> None:
         self._take(locals())
 

@@ -23,6 +23,7 @@ from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, wei
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
+from onnxgrad.data.tokens import completed
 from onnxgrad.distributed.data_parallel import as_data_parallel
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, to_core_loss
@@ -200,6 +201,8 @@ class TrainingSession(NotPickled):
 
     def _feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, Any]:
         maps = isinstance(feeds, Mapping)
+        if maps and len(feeds) <= len(self._core.inputs):  # keys and values, masks are missing
+            feeds = completed(self._core.inputs, feeds)
         return dict(to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds))
 
     def get_inputs(self) -> list[NodeArg]:

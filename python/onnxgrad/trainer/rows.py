@@ -13,7 +13,7 @@ from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.files import source_like
 from onnxgrad.data.labels import Labels, native_targets
 from onnxgrad.data.maps import with_rows
-from onnxgrad.data.rows import NativeRows, named_inputs, unpack_table
+from onnxgrad.data.rows import NativeRows, named_inputs, own_tokens, unpack_table
 from onnxgrad.data.sources import Source
 from onnxgrad.data.sparse import has_sparse, sparse_source
 from onnxgrad.errors import OptionError
@@ -76,6 +76,8 @@ def dataset(
     session: TrainingSession, labels: Labels, X: Any, y: Any, sample_weight: Any
 ) -> NativeRows:
     """Return arrays or tables as rows for the inputs and targets of `session`."""
+    if y is None:
+        y = own_tokens(session._core, X)
     rows = unpack(session, X, y, sample_weight)
     has_targets = rows.y is not None or session.target_name
     return convert(session, labels, rows, native_targets(rows.y) if has_targets else {})

@@ -19,7 +19,7 @@ from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
-from onnxgrad.data.arrays import ArrayLike, from_native
+from onnxgrad.data.arrays import ArrayLike, NativeArray, from_native
 from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.labels import (
     ClassWeight,
@@ -34,6 +34,8 @@ from onnxgrad.data.rows import (
     as_source,
     check_alone,
     has_weight,
+    named_inputs,
+    own_tokens,
     validation_names,
 )
 from onnxgrad.distributed.data_parallel import DataParallelLike
@@ -347,7 +349,17 @@ class Trainer(FitHooks):
         self, source: Source, validation: Any, class_weight: Any, options: _core.FitOptions
     ) -> NativeRows:
         """Return the reader of a source; the loss gets the weights that its rows have."""
+        if source.keeps_batches and (
+            options.batch_size != _core.FitOptions.as_they_come or isinstance(validation, float)
+        ):
+            raise OptionError(
+                what=f"{source!r} has batches of its own: no other size, and no fraction of them "
+                "as validation",
+                value="batch_size",
+                hint="Give the size to the source, and another source as validation.",
+            )
         rows = self._settled(source.native(self.session))
+        source.check_settled(self.session)
         if class_weight is not None:
             options.class_weights = native_class_weights(class_weight)
             self.session._use_sample_weight(per_position=self._has_positions())
@@ -367,12 +379,20 @@ class Trainer(FitHooks):
     ) -> NativeRows:
         """Return arrays or a table as rows; they settle an automatic loss, labels and weights."""
         core = self.session._core
+        takes_own = y is None
+        y = own_tokens(core, X) if takes_own else y
         if y is None and self.session.target_name:
             raise DataError(what="y is missing", value="y", hint="Give the targets: fit(X, y).")
         rows = unpack(self.session, X, y, sample_weight)
         targets = {} if rows.y is None else native_targets(rows.y)
         if rows.y is not None and not isinstance(rows.y, Mapping):
-            self._core.choose_loss(targets[""])
+            self._choose_loss(rows.X, targets[""])
+            if takes_own and _core.loss_name(core.loss.function) != "causal_lm":
+                raise DataError(
+                    what="y is missing, and the model is no decoder, whose targets are its tokens",
+                    value="y",
+                    hint="Give the targets: fit(X, y).",
+                )
             if core.loss.one_hot_targets:
                 targets[""] = core.encode_target(targets[""], "")
                 rows = rows._replace(y=from_native(targets[""]))
@@ -484,6 +504,15 @@ class Trainer(FitHooks):
         """Return whether a row has several class labels, one for each position."""
         loss = self.session._core.loss
         return bool(loss.is_classifier) and len(loss.target.shape or ()) > 1
+
+    def _choose_loss(self, X: Any, target: NativeArray) -> None:
+        """Let the labels, and the tokens that they may be, decide what the loss leaves open."""
+        core = self.session._core
+        if len(core.loss.target.shape or ()) != 3 or core.loss.is_classifier:
+            self._core.choose_loss(target)
+            return
+        inputs = dict(named_inputs(core, X))
+        self._core.choose_loss_by_rows(_core.Dataset(inputs, target, {}, None, 0))
 
     def _weighs_positions(self, sample_weight: Any) -> bool:
         return self._has_positions() and len(np.shape(sample_weight)) > 1

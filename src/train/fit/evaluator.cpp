@@ -28,8 +28,9 @@ std::int64_t evaluation_batch(Session& session, const FitOptions& options) {
 }
 
 Evaluator evaluator_of(Session& session, const FitOptions& options) {
-  return {session.evaluation(!options.metrics.empty()), session.schema().loss, options.metrics,
-          session.workers()};
+  const LossInfo& loss = session.loss();
+  return {session.evaluation(metrics_need_scores(options.metrics, loss)), session.schema().loss,
+          options.metrics, session.workers()};
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int
   }
   sums_ += evaluation_->run(execution);
   rows_ += rows;
-  if (metrics_) add_metric_rows(execution, data, begin, rows);
+  if (metrics_ && metrics_->needs_rows()) add_metric_rows(execution, data, begin, rows);
 }
 
 void Evaluator::bind_filled(Execution& execution, const PreparedData& data, std::int64_t begin,
@@ -153,7 +154,7 @@ EvaluationResult Evaluator::result() {
   if (evaluation_->counts_correct_rows()) {
     result.accuracy = mean_of(sums_.correct, sums_.counted);
   }
-  if (metrics_) result.metrics = metrics_->values();
+  if (metrics_) result.metrics = metrics_->values(result.loss);
   return result;
 }
 

@@ -274,6 +274,8 @@ double pearson(const Rows& data) {
                       [](const Moments& m) { return m.both / std::sqrt(m.target * m.predicted); });
 }
 
+double perplexity(const Rows& data) { return std::exp(log_loss(data)); }
+
 struct BuiltIn {
   MetricInfo info;
   double (*value)(const Rows&);
@@ -297,6 +299,7 @@ const BuiltIn kBuiltIns[] = {
     {{"max_error", false, false, "the largest abs(d)"}, max_error},
     {{"mse", false, false, "mean over rows and columns of d^2"}, mse},
     {{"pearson", false, true, "mean over the columns of the correlation"}, pearson},
+    {{"perplexity", true, false, "exp of the mean of -log p of the right class"}, perplexity},
     {{"precision", true, true, kOfClassOne}, precision},
     {{"r2", false, true, "mean over the columns"}, r2},
     {{"recall", true, true, kOfClassOne}, recall},
@@ -391,6 +394,22 @@ MetricRows::MetricRows(const LossInfo& loss, std::vector<Metric> metrics)
   for (const Metric& metric : metrics_) {
     if (!metric.function) checked_built_in(metric.name, loss.is_classifier);
   }
+  needs_rows_ = metrics_need_scores(metrics_, loss);
+}
+
+namespace {
+
+// The exponential of a loss that is a mean of -log p: no scores are kept for it.
+bool is_of_loss(const Metric& metric, const LossInfo& loss) {
+  return !metric.function && metric.name == "perplexity" && loss.others.empty() &&
+         is_log_likelihood(loss.function);
+}
+
+}  // namespace
+
+bool metrics_need_scores(const std::vector<Metric>& metrics, const LossInfo& loss) {
+  return std::ranges::any_of(metrics,
+                             [&](const Metric& metric) { return !is_of_loss(metric, loss); });
 }
 
 void MetricRows::clear() {
@@ -424,7 +443,7 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
   const bool are_of_places = std::ssize(weights) == target.num_elements();
   const auto places_of_weight = static_cast<std::size_t>(are_of_places ? 1 : places);
   std::size_t row = 0;  // each position of a row counts as one
-  for (const std::int64_t label : target.to_int64s()) {
+  for (const std::int64_t label : compared_classes(loss_.function, target)) {
     const auto first = numbers.begin() + static_cast<std::ptrdiff_t>(row) * columns_;
     if (label != ignored) {
       classes_.push_back(label);
@@ -451,7 +470,7 @@ void gather_numbers(const Workers& workers, std::vector<T>& numbers) {
 }  // namespace
 
 void MetricRows::gather(const Workers& workers) {
-  if (!workers.has_others()) return;
+  if (!workers.has_others() || !needs_rows_) return;
   gather_numbers(workers, scores_);
   gather_numbers(workers, classes_);
   gather_numbers(workers, numbers_);
@@ -472,7 +491,9 @@ Predictions MetricRows::predictions() const {
       std::holds_alternative<BinaryCrossEntropy>(loss_.function) ||
       (one_vs_rest != nullptr && one_vs_rest->kind == OneVsRest::Kind::kLog && columns_ == 1);
   if (is_sigmoid) std::ranges::transform(predicted, predicted.begin(), sigmoid);
-  if (std::holds_alternative<SoftmaxCrossEntropy>(loss_.function)) {
+  if (std::holds_alternative<SoftmaxCrossEntropy>(loss_.function) ||
+      std::holds_alternative<CausalLm>(loss_.function) ||
+      std::holds_alternative<MaskedLm>(loss_.function)) {
     for (std::int64_t row = 0; row < rows; ++row) {
       softmax(std::span(predicted).subspan(static_cast<std::size_t>(row * columns),
                                            static_cast<std::size_t>(columns)));
@@ -496,10 +517,14 @@ Predictions MetricRows::predictions() const {
   return result;
 }
 
-std::vector<double> MetricRows::values() const {
-  const Predictions rows = predictions();
+std::vector<double> MetricRows::values(double loss) const {
+  const Predictions rows = needs_rows_ ? predictions() : Predictions{};
   std::vector<double> values;
   for (const Metric& metric : metrics_) {
+    if (is_of_loss(metric, loss_)) {
+      values.push_back(std::exp(loss));
+      continue;
+    }
     values.push_back(metric.function ? metric.function(rows) : metric_value(metric.name, rows));
   }
   return values;

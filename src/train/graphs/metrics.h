@@ -10,6 +10,9 @@
 
 namespace onnxgrad::train {
 
+/// Whether one of the metrics is computed from scores, not from the loss.
+bool metrics_need_scores(const std::vector<Metric>& metrics, const LossInfo& loss);
+
 /// Collects validation rows, batch by batch, and computes the metrics over all of them.
 class MetricRows {
  public:
@@ -24,8 +27,11 @@ class MetricRows {
   void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
   /// Adds the rows of the other workers, in order of ranks; they call it too.
   void gather(const Workers& workers);
-  /// One value for each metric. Exceptions of the user's functions are passed on.
-  std::vector<double> values() const;
+  /// One value for each metric, of rows with that mean loss. Exceptions of the user's functions are
+  /// passed on.
+  std::vector<double> values(double loss) const;
+  /// Whether a metric is computed from the rows.
+  bool needs_rows() const { return needs_rows_; }
   const std::vector<Metric>& metrics() const { return metrics_; }
 
  private:
@@ -33,6 +39,7 @@ class MetricRows {
 
   const LossInfo& loss_;
   std::vector<Metric> metrics_;
+  bool needs_rows_ = false;
   std::int64_t columns_ = 0;
   std::vector<double> scores_;         ///< [rows, columns_]
   std::vector<std::int64_t> classes_;  ///< labels of a classifier

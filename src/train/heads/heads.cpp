@@ -119,6 +119,26 @@ void prefer_scores_of_labels(std::vector<Head>& heads) {
   if (chosen != heads.end()) std::rotate(heads.begin(), chosen, chosen + 1);
 }
 
+// Whether an output is an input with more appended to it, as the keys and values of a decoder are.
+bool is_grown_input(const Value* output) {
+  constexpr int kMostConcats = 4;
+  const Value* value = output;
+  for (int i = 0; i < kMostConcats; ++i) {
+    const Node* node = value->producer;
+    while (node != nullptr && ir::is_op(*node, {"Identity"})) node = node->input(0)->producer;
+    if (node == nullptr || !ir::is_op(*node, {"Concat"})) return false;
+    const Value* inner = nullptr;  // a part that was appended to before
+    for (const Value* part : node->inputs) {
+      if (part == nullptr || part->is_initializer()) continue;
+      if (part->producer == nullptr) return true;
+      if (ir::is_op(*part->producer, {"Concat", "Identity"})) inner = part;
+    }
+    if (inner == nullptr) return false;
+    value = inner;
+  }
+  return false;
+}
+
 std::vector<Head> find_heads(const ir::Graph& graph) {
   const auto is_before = [](const Head& a, const Head& b) {
     const int first = rank_of(a);
@@ -127,7 +147,9 @@ std::vector<Head> find_heads(const ir::Graph& graph) {
   };
   std::vector<Head> heads;
   std::vector<Head> without_gradient;
+  const bool has_others = !std::ranges::all_of(graph.outputs, is_grown_input);
   for (Value* output : graph.outputs) {
+    if (has_others && is_grown_input(output)) continue;
     Head head = walk_back(output);
     head.output = output->name;
     if (!is_usable(head)) continue;

@@ -60,7 +60,9 @@ Value* places_of(GraphBuilder& g, Value* x, std::int64_t axis) {
 }  // namespace
 
 bool has_class_axis(const LossFunction& function) {
-  return kind_of(function).scores == ScoreShape::kClassesPlaces;
+  const LossKind& kind = kind_of(function);
+  return kind.scores == ScoreShape::kClassesPlaces ||
+         (kind.scores == ScoreShape::kTokens && kind.target == TargetKind::kClasses);
 }
 
 std::optional<std::int64_t> only_fixed_axis(const ir::SymbolicShape& scores) {
@@ -84,6 +86,7 @@ ClassAxis choose_class_axis(const LossFunction& function, const Value& scores,
   }
   if (!has_class_axis(function) || scores.type.rank() < 2) return {};
   if (asked) return {.axis = checked_axis(function, scores, *asked)};
+  if (kind_of(function).scores == ScoreShape::kTokens) return {.axis = rank_of(scores) - 1};
   if (scores.type.rank() == 2) return {};
   if (of_model) return {.axis = *of_model};
   if (const auto weighed = axis_of_weights(function, *scores.type.shape)) return {.axis = *weighed};

@@ -125,6 +125,9 @@ void check_score_shape(const LossFunction& function, const Value& scores) {
     case ScoreShape::kClassesPlaces:
       if (rank < 2) refuse_scores(function, scores, "scores [N, C], one column per class");
       return;
+    case ScoreShape::kTokens:
+      if (rank != 3) refuse_scores(function, scores, "scores of tokens [N, T, V]");
+      return;
     case ScoreShape::kBinaryOrKnown:
       if (!is_single_column(scores) && (rank != 2 || !type.shape->back().is_static())) {
         refuse_scores(function, scores, "scores [N, C] with a known number of classes");
@@ -170,6 +173,12 @@ Value* largest_column(GraphBuilder& g, Value* x) {
       {{.name = "axis", .value = std::int64_t{1}}, {.name = "keepdims", .value = std::int64_t{0}}});
 }
 
+// The target as the rule reads it.
+Value* compared_target(GraphBuilder& g, const LossFunction& function, Value* target) {
+  const auto* spec = std::get_if<CausalLm>(&function);
+  return spec == nullptr ? target : next_tokens(g, *spec, target);
+}
+
 // Whether each class is right: bool, one for each position of what the rules read.
 Value* hits_of(GraphBuilder& g, const LossFunction& function, Value* scores, Value* target) {
   if (!is_single_column(*scores)) return g.equal(largest_column(g, scores), target);
@@ -209,6 +218,8 @@ bool takes_scores(const LossFunction& function) {
 std::optional<std::int64_t> ignored_class(const LossFunction& function) {
   if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) return spec->ignore_index;
   if (const auto* spec = std::get_if<NegativeLogLikelihood>(&function)) return spec->ignore_index;
+  if (const auto* spec = std::get_if<CausalLm>(&function)) return spec->ignore_index;
+  if (const auto* spec = std::get_if<MaskedLm>(&function)) return spec->ignore_index;
   return std::nullopt;
 }
 
@@ -247,6 +258,9 @@ ir::Type target_type(const LossFunction& function, const Value& scores, std::int
   if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) {
     check_classes(*spec, scores, class_axis);
   }
+  if (std::holds_alternative<Dpo>(function)) {
+    return ir::Type::tensor(DataType::kFloat64, {type.shape->front(), ir::Dim()});
+  }
   if (!is_classification(function, scores)) return type;
   ir::SymbolicShape shape{type.shape->front()};
   if (has_class_axis(function)) {
@@ -256,10 +270,33 @@ ir::Type target_type(const LossFunction& function, const Value& scores, std::int
   return ir::Type::tensor(DataType::kInt64, std::move(shape));
 }
 
+std::vector<std::int64_t> compared_classes(const LossFunction& function, const Tensor& target) {
+  std::vector<std::int64_t> classes = target.to_int64s();
+  const auto* spec = std::get_if<CausalLm>(&function);
+  if (spec == nullptr || classes.empty()) return classes;
+  const auto width = static_cast<std::size_t>(target.dims()[1]);
+  std::rotate(classes.begin(), classes.begin() + 1, classes.end());
+  for (std::size_t i = 0; i < classes.size(); ++i) {
+    const bool is_last = i % width == width - 1;
+    if (is_last || classes[i] == spec->pad) classes[i] = spec->ignore_index;
+  }
+  return classes;
+}
+
+bool is_log_likelihood(const LossFunction& function) {
+  if (std::holds_alternative<CausalLm>(function)) return true;
+  if (std::holds_alternative<MaskedLm>(function)) return true;
+  const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function);
+  return spec != nullptr && !spec->one_hot && spec->class_weights.empty() &&
+         spec->label_smoothing == 0;
+}
+
 WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction reduction,
                        const LossPlace& place) {
   Value* sample_weight = place.sample_weight;
-  const LossInputs in{.scores = place.scores, .target = place.target, .weight = sample_weight};
+  const LossInputs in{.scores = place.scores,
+                      .target = compared_target(g, function, place.target),
+                      .weight = sample_weight};
   Elements elements =
       kind_of(function).rule(g, function, with_classes_second(g, in, place.class_axis));
   elements.values = with_rows_first(g, elements.values, in, place.class_axis);
@@ -304,12 +341,16 @@ CorrectRows write_correct_rows(GraphBuilder& g, const LossFunction& function,
   const bool has_probabilities = softmax != nullptr && softmax->one_hot;
   if (!has_probabilities && !is_classification(function, *place.scores)) return {};
   if (!has_class_axis(function) && place.target->type.rank() != 1) return {};
-  const LossInputs in{.scores = place.scores, .target = place.target, .weight = nullptr};
+  const LossInputs in{.scores = place.scores,
+                      .target = compared_target(g, function, place.target),
+                      .weight = nullptr};
   LossInputs moved = with_classes_second(g, in, place.class_axis);
   if (has_probabilities) moved.target = largest_column(g, moved.target);
   Value* right = hits_of(g, function, moved.scores, moved.target);
   Value* hits = with_rows_first(g, g.cast_like(right, place.scores), in, place.class_axis);
-  Value* counts = counted_places(g, function, hits, place);
+  LossPlace compared = place;
+  compared.target = in.target;
+  Value* counts = counted_places(g, function, hits, compared);
   if (counts == nullptr) {
     Value* all = hits->type.rank() == 1 ? row_count(g, hits) : g.cast_like(g.size_of(hits), hits);
     return {.correct = sum_of(g, hits), .rows = all};

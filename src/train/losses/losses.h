@@ -1,7 +1,9 @@
 #ifndef ONNXGRAD_TRAIN_LOSSES_H_
 #define ONNXGRAD_TRAIN_LOSSES_H_
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
@@ -71,6 +73,12 @@ bool takes_scores(const LossFunction& function);
 
 /// True if targets are values from 0 to 1 where one column of scores would take class indices.
 bool has_soft_targets(const LossFunction& function);
+
+/// Whether the mean loss is the mean of -log p of the right class, for any weights of rows.
+bool is_log_likelihood(const LossFunction& function);
+
+/// The classes of a target that the scores of each position are compared with.
+std::vector<std::int64_t> compared_classes(const LossFunction& function, const Tensor& target);
 
 /// The class index of ignored rows.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);

@@ -13,6 +13,7 @@ Elements refuse_automatic(ir::GraphBuilder&, const AutoLoss&, const LossInputs&)
 
 void register_regression(LossTable& table);
 void register_classification(LossTable& table);
+void register_language(LossTable& table);
 void register_users(LossTable& table);
 
 const LossTable& loss_rows() {
@@ -27,11 +28,15 @@ const LossTable& loss_rows() {
                                               "a regression output; softmax, binary or one-vs-rest "
                                               "cross-entropy for the scores before Softmax or "
                                               "Sigmoid; the negative log of the probability where "
-                                              "there are no scores.",
+                                              "there are no scores. Scores of tokens "
+                                              "[N, T, V] whose first labels are the tokens that "
+                                              "the model reads get `CausalLm`, if the model is a "
+                                              "decoder.",
                                    .names = {{"auto", {}}},
                                });
     register_regression(made);
     register_classification(made);
+    register_language(made);
     register_users(made);
     made.finish();
     return made;

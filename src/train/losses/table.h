@@ -38,6 +38,10 @@ struct Elements {
   bool is_total = false;     ///< `values` is rank 0, the loss of the batch
 };
 
+/// The tokens [N, T] that each place is compared with: those after it, the ignored class at the
+/// end of a row and where `pad` is.
+ir::Value* next_tokens(ir::GraphBuilder& g, const CausalLm& spec, ir::Value* tokens);
+
 using LossRule = Elements (*)(ir::GraphBuilder&, const LossFunction&, const LossInputs&);
 
 /// Whether `loss` is that of a batch, one number, and not one for each of `rows`. `subject` is for
@@ -60,6 +64,7 @@ enum class ScoreShape {
   kAny,
   kMatrix,         ///< [N, K]
   kClassesPlaces,  ///< [N, C], or more axes with one for the classes
+  kTokens,         ///< [N, T, V]
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C
 };
 

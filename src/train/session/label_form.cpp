@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -86,7 +87,11 @@ void take_columns_as_scores(Session& session, const LabelForms& forms) {
     const bool is_automatic = std::holds_alternative<AutoLoss>(loss.function);
     if (!forms[i].columns_are_scores || !is_automatic || !has_plain_columns(info)) return;
     is_any = true;
-    loss.function = SoftmaxCrossEntropy{};
+    if (forms[i].is_causal) {
+      loss.function = CausalLm{};
+    } else {
+      loss.function = SoftmaxCrossEntropy{};
+    }
     loss.one_hot_targets = forms[i].one_hot;
     if (forms[i].one_hot) loss.class_axis = forms[i].class_axis;
   });
@@ -116,6 +121,59 @@ std::optional<std::int64_t> find_class_axis(const Session& session, const LossIn
   refuse_labels(loss, type.to_string(), labels, fitting);
 }
 
+// Labels that are the tokens [N, T] of an input, or -100: the number of that input.
+std::optional<std::size_t> find_tokens(const std::vector<Tensor>& inputs, const Tensor& labels) {
+  const auto numbers = labels.to_int64s();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& input = inputs[i];
+    const bool fits = is_integer(input.dtype()) && input.dims().rank() == 2 &&
+                      input.dims()[1] == labels.dims()[1];
+    if (!fits) continue;
+    const auto tokens = input.to_int64s();  // of the first rows
+    const auto is_label = [](std::int64_t token, std::int64_t label) {
+      return token == label || label == CausalLm{}.ignore_index;
+    };
+    const bool are_labels = tokens.size() <= numbers.size() &&
+                            std::equal(tokens.begin(), tokens.end(), numbers.begin(), is_label);
+    if (are_labels) return i;
+  }
+  return std::nullopt;
+}
+
+// Whether labels are the tokens that the model reads, and no score of scores [N, T, V] depends on a
+// later token than its own: the scores of another last token are the same before it.
+bool reads_labels_causally(const Session& session, const LossInfo& loss, const Tensor& labels,
+                           const FirstRows& rows) {
+  const bool are_places = labels.dims().rank() == 2 && labels.dims()[1] >= 2 &&
+                          labels.dtype() != DataType::kString && loss.target.shape &&
+                          loss.target.shape->size() == 3;
+  if (!are_places || !rows.inputs) return false;
+  const ir::Model& working = *session.source().working;
+  ir::Value* const scores = working.graph->find(loss.scores);
+  ONNXGRAD_ASSERT(scores != nullptr);
+  runtime::Executor executor = session.backend().executor(build_prediction(working, {scores}, {}));
+  std::vector<Tensor> inputs = rows.inputs(executor.inputs());
+  const auto port = find_tokens(inputs, labels);
+  if (!port) return false;
+  const auto before = executor.run(inputs).front().to_doubles();
+  const Dims dims = inputs[*port].dims();
+  auto tokens = inputs[*port].to_int64s();
+  const auto width = static_cast<std::size_t>(dims[1]);
+  for (std::size_t i = width - 1; i < tokens.size(); i += width) {
+    tokens[i] = tokens[i] == 0 ? 1 : 0;
+  }
+  inputs[*port] = Tensor::from(tokens, dims).cast(inputs[*port].dtype());
+  const auto after = executor.run(inputs).front().to_doubles();
+  const std::size_t row = before.size() / static_cast<std::size_t>(dims[0]);
+  const std::size_t compared = row / width * (width - 1);
+  for (std::size_t first = 0; first < before.size(); first += row) {
+    for (std::size_t i = first; i < first + compared; ++i) {
+      if (std::abs(before[i] - after[i]) > 1e-4 * (1 + std::abs(before[i]))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool awaits_labels(const Session& session) {
@@ -134,9 +192,11 @@ LabelForms label_forms(const Session& session) {
     forms.push_back(
         {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
          .soft_targets = has_soft_targets(info.function),
-         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function),
+         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function) ||
+                               std::holds_alternative<CausalLm>(info.function),
          .targets_are_values = user != nullptr && !user->targets_are_classes,
-         .one_hot = info.one_hot_targets});
+         .one_hot = info.one_hot_targets,
+         .is_causal = std::holds_alternative<CausalLm>(info.function)});
   };
   add(session.loss());
   for (const LossInfo& other : session.loss().others) add(other);
@@ -163,6 +223,8 @@ void settle_by_labels(Session& session, const FirstRows& rows) {
     if (labels == nullptr || !labels->is_defined()) return;
     if (!may_be_scores(session, asked, info)) return;
     scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
+    scores[i].is_causal =
+        scores[i].columns_are_scores && reads_labels_causally(session, info, *labels, rows);
     const auto axis = one_hot_axis(info, *labels);
     if (!axis) return;
     scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};

@@ -30,6 +30,7 @@ struct LabelForm {
   bool columns_are_scores = false;
   bool targets_are_values = false;  ///< for a loss of the user's: see UserLoss
   bool one_hot = false;             ///< see Loss::one_hot_targets
+  bool is_causal = false;           ///< the labels are the tokens that a decoder reads: CausalLm
 
   bool operator==(const LabelForm&) const = default;
 };

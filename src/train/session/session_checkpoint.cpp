@@ -147,6 +147,7 @@ constexpr std::int64_t kSoftTargets = 1;
 constexpr std::int64_t kColumnsAreScores = 2;
 constexpr std::int64_t kTargetsAreValues = 4;
 constexpr std::int64_t kOneHot = 8;
+constexpr std::int64_t kIsCausal = 16;
 
 // The label forms as a tensor: the class axis of each loss (-1: none) and the kinds of its targets
 // and columns, one after another.
@@ -154,9 +155,10 @@ Tensor label_forms_tensor(const LabelForms& forms) {
   std::vector<std::int64_t> numbers;
   for (const LabelForm& form : forms) {
     numbers.push_back(form.class_axis.value_or(-1));
-    numbers.push_back(
-        (form.soft_targets ? kSoftTargets : 0) | (form.columns_are_scores ? kColumnsAreScores : 0) |
-        (form.targets_are_values ? kTargetsAreValues : 0) | (form.one_hot ? kOneHot : 0));
+    numbers.push_back((form.soft_targets ? kSoftTargets : 0) |
+                      (form.columns_are_scores ? kColumnsAreScores : 0) |
+                      (form.targets_are_values ? kTargetsAreValues : 0) |
+                      (form.one_hot ? kOneHot : 0) | (form.is_causal ? kIsCausal : 0));
   }
   return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }
@@ -170,7 +172,8 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
     forms.push_back({.soft_targets = (numbers[i + 1] & kSoftTargets) != 0,
                      .columns_are_scores = (numbers[i + 1] & kColumnsAreScores) != 0,
                      .targets_are_values = (numbers[i + 1] & kTargetsAreValues) != 0,
-                     .one_hot = (numbers[i + 1] & kOneHot) != 0});
+                     .one_hot = (numbers[i + 1] & kOneHot) != 0,
+                     .is_causal = (numbers[i + 1] & kIsCausal) != 0});
     if (numbers[i] >= 0) forms.back().class_axis = numbers[i];
   }
   return forms;

@@ -250,6 +250,67 @@ def cross_entropy_losses():
     ]
 
 
+def language_losses():
+    """(name, class, options, rows(s, t), scores, targets, counts(t)) of losses of tokens."""
+    scores = normal(ROWS, 4, 5)
+    tokens = torch.randint(0, 5, (ROWS, 4))
+    some = torch.tensor([[0, 1, 2, -100], [3, -100, 4, 1], [2, 2, 2, 2]]).repeat(2, 1)
+
+    def moved(t, pad=None):
+        """The next tokens, as transformers pads labels."""
+        after = F.pad(t, (0, 1), value=-100)[:, 1:]
+        return after if pad is None else torch.where(after == pad, -100, after)
+
+    def places(s, t):
+        return F.cross_entropy(s.transpose(1, 2), t, reduction="none").mean(dim=1)
+
+    def counts(t):
+        return (t != -100).double().mean(dim=1)
+
+    reference = normal(ROWS)
+    answers = torch.where(torch.rand(ROWS, 4) < 0.3, -100, tokens)
+    pairs = torch.cat([reference[:, None], answers.double()], dim=1)
+
+    def preferences(beta, smoothing):
+        def rows(s, t):
+            gain = -4 * places(s, moved(t[:, 1:].long())) - t[:, 0]
+            d = beta * (gain[0::2] - gain[1::2])
+            loss = -F.logsigmoid(d) * (1 - smoothing) - F.logsigmoid(-d) * smoothing
+            return loss.repeat_interleave(2)
+
+        return rows
+
+    def ones(t):
+        return torch.ones(len(t))
+
+    causal = [("", {}, tokens, None), ("_some", {}, some, None), ("_pad", {"pad": 2}, tokens, 2)]
+    return [
+        *(
+            (
+                f"causal{name}",
+                "CausalLm",
+                options,
+                lambda s, t, pad=pad: places(s, moved(t, pad)),
+                scores,
+                target,
+                lambda t, pad=pad: counts(moved(t, pad)),
+            )
+            for name, options, target, pad in causal
+        ),
+        ("masked", "MaskedLm", {}, places, scores, some, counts),
+        ("dpo", "Dpo", {}, preferences(0.1, 0), scores, pairs, ones),
+        (
+            "dpo_smooth",
+            "Dpo",
+            {"beta": 0.7, "label_smoothing": 0.2},
+            preferences(0.7, 0.2),
+            scores,
+            pairs,
+            ones,
+        ),
+    ]
+
+
 def case(name, loss, options, reduction, function, scores, target, weights):
     """One entry: the value of `function(scores)` and its gradient (of the sum, if it is rows)."""
     s = scores.clone().requires_grad_()
@@ -316,6 +377,16 @@ def cases():
                         target,
                         weights,
                     )
+                )
+    for name, loss, options, rows, scores, target, counts in language_losses():
+        for weights in (None, WEIGHTS):
+            for reduction in ("mean", "sum", "none"):
+
+                def function(s, f=rows, t=target, c=counts, w=weights, r=reduction):
+                    return reduce(f(s, t), w, c(t), r)
+
+                found.append(
+                    case(name, loss, options, reduction, function, scores, target, weights)
                 )
     return found
 
