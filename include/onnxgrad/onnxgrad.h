@@ -12,6 +12,7 @@
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
+#include "onnxgrad/distillation.h"       // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
 #include "onnxgrad/files.h"              // IWYU pragma: export

@@ -35,6 +35,8 @@ NOT_DEFAULT = {
     "new_head": 2,
     "lora": 2,
     "adapter": "lora",
+    "teacher": "self",
+    "distill": {"alpha": 0.25},
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,

@@ -12,8 +12,11 @@ __all__ = [
     "Auto",
     "BinaryCrossEntropy",
     "Cosine",
+    "CosineEmbedding",
+    "Distillation",
     "Elastic",
     "Huber",
+    "InfoNCE",
     "KlDivergence",
     "LogLoss",
     "NegativeLogLikelihood",
@@ -22,6 +25,7 @@ __all__ = [
     "SmoothL1",
     "SoftmaxCrossEntropy",
     "SquaredError",
+    "Triplet",
 ]
 
 
@@ -92,11 +96,90 @@ class Cosine(Loss):
     """Cosine loss (torch: cosine_similarity).
 
     1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; their rows are vectors.
+    With more axes, vectors are along the last, and their losses are averaged.
     """
 
     _type = "Cosine"
 
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
+
+
+class CosineEmbedding(Loss):
+    """Cosine embedding loss (torch: CosineEmbeddingLoss).
+
+    1 - cos(a, b) where t > 0, else max(0, cos(a, b) - margin). a, b: [N, D], a row and its partner;
+    t: [N], 1 or -1.
+
+    Parameters
+    ----------
+    margin : float, default=0.0
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    margin: float
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "CosineEmbedding"
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.0,
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        self._take(locals())
+
+
+class Distillation(Loss):
+    """Distillation (Hinton, Vinyals and Dean 2015, arXiv:1503.02531).
+
+    T^2 sum_c p[c] (log p[c] - log q[c]) with p = softmax(t / T), q = softmax(s / T). s, t: [N, C],
+    the scores of a student and of its teacher before any Softmax; with more axes, the mean over the
+    positions of a row. With teacher=, the teacher computes t.
+
+    Parameters
+    ----------
+    temperature : float > 0, default=2.0
+        T.
+    probabilities : bool, default=False
+        Whether t are probabilities instead of scores.
+    binary : bool, default=False
+        Whether each column is a class of its own, with a sigmoid; the mean over the columns.
+    axis : int, default=None
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
+    """
+
+    temperature: float
+    probabilities: bool
+    binary: bool
+    axis: int | None
+
+    _type = "Distillation"
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 2.0,
+        probabilities: bool = False,
+        binary: bool = False,
+        axis: int | None = None,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
         self._take(locals())
 
 
@@ -144,6 +227,55 @@ class Huber(Loss):
 
     def __init__(
         self, *, delta: float = 1.0, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        self._take(locals())
+
+
+class InfoNCE(Loss):
+    """InfoNCE (van den Oord, Li and Vinyals 2018, arXiv:1807.03748).
+
+    log(sum_j exp(z[i, j])) - z[i, i] with z[i, j] = cos(a[i], c[j]) / temperature. a: [N, D], the
+    embeddings of the rows; c: those of their partners, of which row i's first is the right one: all
+    others of the batch are its negatives.
+
+    Parameters
+    ----------
+    temperature : float > 0, default=0.05
+    learn_temperature : bool, default=False
+        Whether the temperature is trained, by its logarithm.
+    symmetric : bool, default=False
+        Whether to average with the loss of finding the row of each partner.
+    prefixes : sequence of int >= 1, default=()
+        Sums the losses of the first columns of all embeddings, so many each: Matryoshka
+        representations, arXiv:2205.13147. None means all columns.
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    temperature: float
+    learn_temperature: bool
+    symmetric: bool
+    prefixes: tuple[int, ...]
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "InfoNce"
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.05,
+        learn_temperature: bool = False,
+        symmetric: bool = False,
+        prefixes: Iterable[int] = (),
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
     ) -> None:
         self._take(locals())
 
@@ -370,4 +502,42 @@ class SquaredError(Loss):
     _type = "SquaredError"
 
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
+
+
+class Triplet(Loss):
+    """Triplet loss (torch: TripletMarginLoss).
+
+    max(0, norm(a - b) - norm(a - n) + margin) with the two partners b and n of a row, [N, D].
+
+    Parameters
+    ----------
+    margin : float >= 0, default=1.0
+    hardest : bool, default=False
+        Whether n is the nearest b of another row of the batch.
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    margin: float
+    hardest: bool
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "Triplet"
+
+    def __init__(
+        self,
+        *,
+        margin: float = 1.0,
+        hardest: bool = False,
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
         self._take(locals())

@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_LOSSES_H_
 
 #include <optional>
+#include <vector>
 
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
@@ -41,6 +42,8 @@ struct LossPlace {
   ir::Value* worker_weight = nullptr;
   /// The worker averages over its own rows, for an update of its own weights (sync_every).
   bool updates_alone = false;
+  std::vector<ir::Value*> partners = {};  ///< see LossInputs
+  std::vector<ir::Value*> own = {};
 };
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h).
@@ -71,6 +74,14 @@ bool takes_scores(const LossFunction& function);
 
 /// True if targets are values from 0 to 1 where one column of scores would take class indices.
 bool has_soft_targets(const LossFunction& function);
+
+/// True for losses of embeddings, which read Loss::partners.
+bool compares_embeddings(const LossFunction& function);
+/// Throws ModelError if a loss of embeddings cannot have so many partners.
+void check_partners(const LossFunction& function, std::size_t count);
+/// True if there is a target; if it is always numbers of the scores' shape.
+bool has_target(const LossFunction& function);
+bool has_number_targets(const LossFunction& function);
 
 /// The class index of ignored rows.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);

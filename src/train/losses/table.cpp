@@ -14,6 +14,8 @@ Elements refuse_automatic(ir::GraphBuilder&, const AutoLoss&, const LossInputs&)
 void register_regression(LossTable& table);
 void register_classification(LossTable& table);
 void register_users(LossTable& table);
+void register_distillation(LossTable& table);
+void register_contrastive(LossTable& table);
 
 const LossTable& loss_rows() {
   static const LossTable table = [] {
@@ -33,6 +35,8 @@ const LossTable& loss_rows() {
     register_regression(made);
     register_classification(made);
     register_users(made);
+    register_distillation(made);
+    register_contrastive(made);
     made.finish();
     return made;
   }();
