@@ -155,6 +155,7 @@ _SUBPACKAGES = {
         "callbacks",
         "data",
         "distributed",
+        "embeddings",
         "errors",
         "files",
         "graph_pictures",

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import onnxgrad._core
 import pytest
+
+import onnxgrad._core
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -12,7 +12,8 @@ A loss can also be given as:
   ``"huber"``, ``"smooth_l1"``, ``"elastic"``, ``"poisson"``, ``"cosine"``,
   ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
   ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
-  ``"distillation"``, ``"info_nce"``, ``"triplet"``, ``"cosine_embedding"``, ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+  ``"distillation"``, ``"info_nce"``, ``"triplet"``, ``"cosine_embedding"``, ``"one_vs_rest_log"``,
+  ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
 - a name of PyTorch's or Keras', ``"CrossEntropyLoss"``, ``"mean_squared_error"``, in any spelling;
 - a function ``loss(scores, target)`` of arrays (see `traced`), or a model (see `User`);
 - a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as on the command line;

@@ -146,6 +146,7 @@ class TrainingSession(NotPickled):
             engine_options(given["device"], threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
+        self._views: int = task.views
         inputs = self._core.inputs
         self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // task.views])
         if not self._is_of_file:

@@ -159,6 +159,9 @@ std::vector<Value*> find_partners(GraphBuilder& g, const Loss& loss, PlacedLoss&
     partners.push_back(value);
   }
   check_partners(placed.resolved.function, partners.size());
+  std::string& line = placed.resolved.info.line;
+  if (loss.views > 1) line += fmt::format(" for {} inputs in each row", loss.views);
+  if (!loss.partners.empty()) line += " with " + base::quote_list(loss.partners);
   return partners;
 }
 
