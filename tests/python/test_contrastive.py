@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import runpy
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ import onnxgrad as og
 from pairwise import pairwise
 
 STORED = pathlib.Path(__file__).parents[1] / "data" / "distillation" / "values.npz"
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sentences" / "train.py"
 LOSSES = og.losses
 
 
@@ -161,8 +163,16 @@ def test_options_and_files_go_together(stored, row, tmp_path):
         assert [one.name for one in step.graph.input][:2] == ["x", "x_2"]
         return
     if row["entry"] == "command line":
-        text = row["loss"] + ("," if ":" in row["loss"] else ":") + "views=2"
-        arguments = ["train", path, "--data", data, "--loss", text, "-o", tmp_path / "out.onnx"]
+        arguments = [
+            "train",
+            path,
+            "--data",
+            data,
+            "--loss",
+            row["loss"],
+            "-o",
+            tmp_path / "out.onnx",
+        ]
         arguments += ["--optimizer", row["optimizer"], "--epochs", 2]
         for name, value in options.items():
             arguments += [] if value is None else [f"--{name}", value]
@@ -268,6 +278,21 @@ def test_columns_with_endings_are_pairs(stored, tmp_path):
         trainer = og.Trainer(encoder(stored, np.float32), LOSSES.InfoNCE(views=2))
         losses.append(trainer.fit(X, epochs=1, verbose=0).history["train_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    arguments = ["train", tmp_path / "e.onnx", "--data", path, "--loss", "info_nce:views=2"]
+    arguments = ["train", tmp_path / "e.onnx", "--data", path, "--loss", "info_nce"]
     onnx.save(encoder(stored, np.float32), tmp_path / "e.onnx")
     command_line.run(*arguments, "-o", tmp_path / "out.onnx", "--epochs", 1)
+
+
+def test_a_tower_is_named_in_text(stored):
+    loss = "info_nce:temperature=0.3,output=e0,partners=e1;e2"
+    session = og.TrainingSession(towers(stored, count=3), loss)
+    feeds = {f"x{i}": stored[f"view_{i + 1}"] for i in range(3)}
+    assert session.evaluate(feeds).loss == pytest.approx(float(stored["info_nce_negatives/loss"]))
+    assert session.loss_line == "loss: InfoNCE on 'e0' with 'e1', 'e2'"
+
+
+def test_the_example_finds_answers(capsys):
+    main = runpy.run_path(str(EXAMPLE))["main"]
+    before, after = main(epochs=30)
+    assert after > before + 0.4
+    assert "recall@1" in capsys.readouterr().out

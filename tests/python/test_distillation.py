@@ -109,7 +109,7 @@ def rows(count=12, seed=0):
     return rng.normal(size=(count, 3, 4)).astype(np.float32), rng.integers(0, 3, count)
 
 
-# What is trained -> options; the values that a run has to leave as they are.
+# Names of what is compared -> its options.
 MATCHED = {
     "outputs": {},
     "numbers": {"outputs": "mse"},
@@ -371,3 +371,38 @@ def test_scores_of_a_teacher_can_be_data():
     p, q = softmax(t), softmax(s)
     want = 9 * np.sum(p * (np.log(p) - np.log(q)), axis=1).mean()
     assert session.evaluate({"x": s, "label": t}).loss == pytest.approx(want, rel=1e-5)
+
+
+def test_an_estimator_takes_a_teacher(stored):
+    from onnxgrad.sklearn import OnnxClassifier, multi_layer_perceptron
+
+    X, y = rows(60)
+    X = X[:, 0]
+    teacher = multi_layer_perceptron([4, 8, 3], head="softmax", seed=5)
+    found = OnnxClassifier(hidden_layer_sizes=4, max_iter=3, teacher=teacher).fit(X, y)
+    assert found.predict(X).shape == (60,)
+    copied = pickle.loads(pickle.dumps(found))
+    np.testing.assert_array_equal(copied.predict_proba(X), found.predict_proba(X))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_weights_of_rows_count_for_the_teacher_too(stored, reduction):
+    X, y = rows(6)
+    weight = np.arange(6, dtype=np.float32)
+
+    def losses(loss, X, y, weight, **options):
+        session = og.TrainingSession(*float_pair(stored)[:1], loss, "sgd", **options)
+        return session.step({"x": X, "label": y, "weight": weight})
+
+    options = {
+        "teacher": float_pair(stored)[1],
+        "distill": {"attention": 1},
+        "training_mode": False,
+        "sample_weight": "weight",
+    }
+    loss = og.losses.SoftmaxCrossEntropy(reduction=reduction)
+    one = np.ones(1, np.float32)
+    alone = [losses(loss, X[i : i + 1], y[i : i + 1], one, **options) for i in range(6)]
+    each = np.ravel(alone) * weight
+    want = {"mean": each.sum() / weight.sum(), "sum": each.sum(), "none": each}[reduction]
+    np.testing.assert_allclose(losses(loss, X, y, weight, **options), want, rtol=1e-5)

@@ -51,7 +51,7 @@ def inputs_of_table(
     firsts = [name for name in table.columns if name not in without]
     stems = [name for name in firsts if all(name + ending in firsts for ending in endings)]
     count = len(names) // views
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for view, ending in enumerate(endings):
         columns = {name: table.columns[name + ending] for name in stems}
         part = Table(table.path, columns, table.is_csv, table.delimiter)

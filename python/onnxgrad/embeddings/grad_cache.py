@@ -46,7 +46,7 @@ class GradCache:
         the loss's `output` and `partners`.
     loss : str or Loss, default="info_nce"
         `losses.InfoNCE`, `losses.Triplet` or `losses.CosineEmbedding`, without a temperature that
-        is learnt. A name means two inputs in each row.
+        is learnt.
     optimizer : str or Optimizer, default="adam"
     parts : int, default=4
         Parts of the rows of a `step`.
@@ -84,8 +84,6 @@ class GradCache:
                 value="loss",
                 hint="Give InfoNCE, Triplet or CosineEmbedding.",
             )
-        if isinstance(loss, str) and described.views == 1 and not described.partners:
-            described = described.replace(views=2)
         if getattr(described, "learn_temperature", False):
             raise OptionError(
                 what="GradCache: the temperature cannot be learnt",

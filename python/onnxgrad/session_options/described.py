@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from onnxgrad.adapters import AdapterLike, LoRALike
     from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
-    from onnxgrad.losses import PenaltyLike
+    from onnxgrad.losses import DistillLike, PenaltyLike, TeacherLike
     from onnxgrad.optimizers import ParameterGroup
     from onnxgrad.precision import PrecisionLike
     from onnxgrad.schedules import ScheduleLike
-    from onnxgrad.session_options.teaching import DistillLike, TeacherLike
 
 __all__ = [
     "DerivativeOptions",

@@ -239,8 +239,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
             _MODEL,
             str,
             metavar="OPTIONS",
-            help="What is learnt from --teacher: temperature=2,alpha=0.5,outputs=kl,attention=1,"
-            "values=STUDENT|TEACHER|cosine|0.5;...",
+            help="What is learnt from --teacher, as in temperature=4,alpha=1,outputs=mse "
+            "or outputs=none,values=VALUE|VALUE_OF_TEACHER.",
             none_is="temperature=2,alpha=0.5",
         ),
     ),

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int, real_number, unknown_name
-from onnxgrad.base.models import ModelLike, to_core_model
+from onnxgrad.base.models import to_core_model
 from onnxgrad.base.option_texts import values_of
 from onnxgrad.errors import OptionError
+from onnxgrad.losses import DistillLike, TeacherLike
 
-__all__ = [
-    "DistillLike",
-    "TeacherLike",
-    "distill_text",
-    "taught_loss",
-    "teacher_model",
-    "teacher_text",
-]
-
-TeacherLike: TypeAlias = ModelLike
-"""A model, or ``"self"``: the student as it was before `new_head`, `lora` and `adapter`."""
-DistillLike: TypeAlias = "str | Mapping[str, Any]"
-"""Options as ``"temperature=2,alpha=0.5"`` or as a dictionary."""
+__all__ = ["distill_text", "taught_loss", "teacher_model", "teacher_text"]
 
 _DEFAULTS: dict[str, Any] = {
     "temperature": 2.0,
@@ -64,7 +53,7 @@ def taught_loss(
     given = {**_DEFAULTS, **_options_of(distill)}
     attention, maps = _attention_of(given["attention"])
     own_seed = given["seed"]
-    return _core.distill(
+    taught: _core.Loss = _core.distill(
         student,
         teacher,
         loss,
@@ -78,6 +67,7 @@ def taught_loss(
         inputs=_pairs_of("inputs", given["inputs"]),
         seed=seed if own_seed is None else positive_int("seed", own_seed, 0),
     )
+    return taught
 
 
 def _options_of(distill: DistillLike | None) -> dict[str, Any]:
@@ -136,7 +126,8 @@ def _values_of(given: Any) -> list[tuple[str, str, str, float]]:
                 hint="Give {'student': 'teacher'}, or {'student': ('teacher', 'cosine', 0.5)}, or "
                 "as text values=STUDENT|TEACHER|cosine|0.5;...",
             )
-        own, other, loss, factor = [*entry, *(entry[0], "squared_error", 1.0)[len(entry) - 1 :]]
+        defaults: list[Any] = [entry[0], entry[0], "squared_error", 1.0]
+        own, other, loss, factor = [*entry, *defaults[len(entry) :]]
         try:
             number = float(factor)
         except (TypeError, ValueError):

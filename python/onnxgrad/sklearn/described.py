@@ -10,11 +10,10 @@ import numpy as np
 from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike
-from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
 from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike
-from onnxgrad.session_options.teaching import DistillLike, TeacherLike
 from onnxgrad.sklearn.parameters import ModelOrFactory, Parameters
 
 __all__ = ["SESSION_PARAMETERS", "ClassifierParameters", "EstimatorParameters"]

@@ -9,7 +9,8 @@
 #include "onnxgrad/losses.h"
 #include "train/weights/weights.h"
 
-// What a loss changes in a model before it is placed: weights of its own, several inputs in a row.
+// Changes of a model that a loss needs before it is placed: weights of its own, several inputs in a
+// row.
 
 namespace onnxgrad::train {
 
