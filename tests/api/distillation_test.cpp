@@ -18,8 +18,10 @@ Model line(float w, const std::string& hidden) {
   return Model::from_text(R"(
     <ir_version: 8, opset_import: ["" : 17]>
     g (float[N, 1] x) => (float[N, 1] y)
-    <float[1, 1] w = {)" + std::to_string(w) + R"(}, float[1, 2] wide = {1, 2}>
-    { y = MatMul(x, w)  )" + hidden + " }");
+    <float[1, 1] w = {)" + std::to_string(w) +
+                          R"(}, float[1, 2] wide = {1, 2}>
+    { y = MatMul(x, w)  )" +
+                          hidden + " }");
 }
 
 Tensor column(const std::vector<float>& numbers) {
@@ -47,10 +49,9 @@ TEST(Distillation, TheLossIsASumOfTaskAndTeacher) {
 TEST(Distillation, ValuesOfOtherWidthsAreProjected) {
   const Model student = line(1, "h = Neg(y)");
   const Model teacher = line(3, "h = MatMul(x, wide)");
-  const Loss loss = distill(student, teacher,
-                            {.outputs = DistillationOptions::Outputs::kNone,
-                             .alpha = 1,
-                             .values = {{.student = "h"}}});
+  const Loss loss = distill(
+      student, teacher,
+      {.outputs = DistillationOptions::Outputs::kNone, .alpha = 1, .values = {{.student = "h"}}});
   TrainingSession session(student, loss, Sgd{.learning_rate = 0.05});
   EXPECT_TRUE(session.loss().target.name.empty());
   const NamedTensors feeds{{.name = "x", .tensor = column({1, 2})}};

@@ -291,6 +291,24 @@ def test_a_tower_is_named_in_text(stored):
     assert session.loss_line == "loss: InfoNCE on 'e0' with 'e1', 'e2'"
 
 
+def test_towers_of_an_exported_model_are_inner_values():
+    path = STORED.parents[1] / "models" / "contrastive_pair"
+    model = onnx.load(path.with_suffix(".onnx"))
+    (scale,) = (one for one in model.graph.initializer if one.name == "log_scale")
+    temperature = float(np.exp(-numpy_helper.to_array(scale)))
+    rng = np.random.default_rng(0)
+    feeds = {
+        "image_features": rng.normal(size=(6, 12)).astype(np.float32),
+        "text_features": rng.normal(size=(6, 7)).astype(np.float32),
+    }
+    loss = LOSSES.InfoNCE(output="linear_2", partners=["linear_5"], temperature=temperature)
+    cross_entropy = og.TrainingSession(model, "softmax_cross_entropy", "sgd")
+    want = cross_entropy.evaluate({**feeds, "label": np.arange(6)}).loss
+    session = og.TrainingSession(model, loss, "sgd")
+    assert session.evaluate(feeds).loss == pytest.approx(want, rel=1e-5)
+    assert session.step(feeds) == pytest.approx(want, rel=1e-5)
+
+
 def test_the_example_finds_answers(capsys):
     main = runpy.run_path(str(EXAMPLE))["main"]
     before, after = main(epochs=30)

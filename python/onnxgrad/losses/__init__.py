@@ -137,7 +137,8 @@ def _with_views(loss: Any) -> Loss:
 
 
 def _names(given: Any) -> list[str]:
-    return given.split(";") if isinstance(given, str) else list(given or ())
+    parts = [given] if isinstance(given, str) else given or ()
+    return [name for part in parts for name in part.split(";")]
 
 
 def to_text(loss: Loss) -> str | None:
