@@ -81,6 +81,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "sessions": {"data", "profiles", "session_options"},
     "graphs": {"data", "session_options"},
     "gradient_checks": {"graphs", "sessions"},
+    "embeddings": {"graphs", "sessions"},
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},
     "trainer": {"distributed", "run_folder"},

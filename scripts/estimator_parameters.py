@@ -157,6 +157,8 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "untie",
     "lora",
     "adapter",
+    "teacher",
+    "distill",
     "stop_gradient",
     "training_mode",
     "open_batch",

@@ -19,6 +19,8 @@ _TABLE = ROOT / "python" / "onnxgrad" / "session_options" / "table.py"
 # Names in annotations -> the modules that they are imported from.
 _TYPES = {
     "CallbackLike": "onnxgrad.callbacks",
+    "DistillLike": "onnxgrad.losses",
+    "TeacherLike": "onnxgrad.losses",
     "DataParallelLike": "onnxgrad.distributed.data_parallel",
     "LossLike": "onnxgrad.losses",
     "ModelOrFactory": "onnxgrad.sklearn.parameters",

@@ -41,6 +41,28 @@ struct Poisson {
 };
 struct Cosine {};
 
+/// Scores of a teacher as targets: Hinton et al., arXiv:1503.02531; see onnxgrad/distillation.h.
+struct Distillation {
+  double temperature = 2;
+  bool probabilities = false;
+  bool binary = false;
+};
+
+// Losses of embeddings compare the scores with Loss::partners, or with those of Loss::views.
+struct InfoNce {
+  double temperature = 0.05;
+  bool learn_temperature = false;
+  bool symmetric = false;
+  std::vector<std::int64_t> prefixes = {};
+};
+struct Triplet {
+  double margin = 1;
+  bool hardest = false;
+};
+struct CosineEmbedding {
+  double margin = 0;
+};
+
 struct SoftmaxCrossEntropy {
   std::optional<std::int64_t> ignore_index = {};
   std::vector<double> class_weights = {};
@@ -112,7 +134,8 @@ struct OutputLoss {};
 using LossFunction =
     std::variant<AutoLoss, SquaredError, AbsoluteError, Huber, SmoothL1, Elastic, Poisson, Cosine,
                  SoftmaxCrossEntropy, BinaryCrossEntropy, LogLoss, NegativeLogLikelihood,
-                 KlDivergence, OneVsRest, UserLoss, OutputLoss, CausalLm, MaskedLm, Dpo>;
+                 KlDivergence, OneVsRest, UserLoss, OutputLoss, CausalLm, MaskedLm, Dpo,
+                 Distillation, InfoNce, Triplet, CosineEmbedding>;
 
 enum class Reduction {
   kMean,  ///< sum of weighted rows / sum of their weights (rows, without weights)
@@ -129,6 +152,8 @@ struct Penalty {
   /// on.
   std::vector<std::string> weights = {};
 };
+
+struct TeacherGraph;  ///< private to the library
 
 /// A loss and what it is applied to.
 struct Loss {
@@ -166,6 +191,24 @@ struct Loss {
   /// Losses on further outputs, each with its own target and factor; sample weights,
   /// reduction and penalties are those of the first.
   std::vector<Loss> others = {};
+
+  /// Value that is the target, instead of a new input: of `teacher`, which takes no gradient, else
+  /// of the model itself. Such a loss is applied to exactly `output`.
+  std::string target_value = {};
+  std::shared_ptr<const TeacherGraph> teacher = {};  ///< made by distill()
+  /// Losses with a `target_value`, added with their factors; the rest as for `others`.
+  std::vector<Loss> matches = {};
+  /// Initial values of weights that are trained with the model and belong to the loss: they are
+  /// state, also in checkpoints, and never in the model's file. With a `target_value`, one matrix
+  /// [width, width of the target]: a projection of `output` along its last axis, of images along
+  /// axis 1.
+  NamedTensors own_weights = {};
+  /// Values that a loss of embeddings compares `output` with, rows beside rows: the positives, then
+  /// negatives.
+  std::vector<std::string> partners = {};
+  /// Inputs in each row for one encoder: every input "x" gets siblings "x_2", "x_3", ..., the model
+  /// is run once on all of them, and the scores of the siblings are the partners.
+  std::int64_t views = 1;
 };
 
 /// The function of that name, or short name, in loss_table(). Throws: OptionError naming the

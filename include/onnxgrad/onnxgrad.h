@@ -13,6 +13,7 @@
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/devices.h"            // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
+#include "onnxgrad/distillation.h"       // IWYU pragma: export
 #include "onnxgrad/dtype.h"              // IWYU pragma: export
 #include "onnxgrad/error.h"              // IWYU pragma: export
 #include "onnxgrad/files.h"              // IWYU pragma: export

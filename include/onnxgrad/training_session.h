@@ -98,7 +98,8 @@ class TrainingSession {
   std::vector<Tensor> predict(const NamedTensors& feeds,
                               std::span<const std::string> output_names = {});
 
-  /// The model's inputs, without target and sample weight.
+  /// The model's inputs, without target and sample weight; then their siblings (Loss::views), which
+  /// predict() does not need.
   const std::vector<ValueInfo>& inputs() const;
   const std::vector<ValueInfo>& outputs() const;
   /// Whether the model's file describes the training; optimizer() is then without effect, and

@@ -34,7 +34,9 @@ void bind_functions(nb::module_& module, std::index_sequence<kIndices...>) {
   const auto bind = [&]<class Spec>(std::type_identity<Spec>, const DescriptionInfo& info) {
     nb::class_<Spec> function(module, info.type.c_str());
     for (const FieldInfo& field : info.fields) {
-      if (field.name == "class_axis") continue;  // a field of the Loss
+      if (field.name == "class_axis" || field.name == "partners" || field.name == "views") {
+        continue;  // fields of the Loss
+      }
       function.def_prop_ro(field.name.c_str(), [name = field.name](const Spec& spec) {
         return loss_field(spec, name);
       });
@@ -66,7 +68,8 @@ void bind_loss(nb::module_& module) {
           [](Loss* place, const LossFunction& function, const std::string& output, bool walk_back,
              const std::string& target, const std::string& sample_weight, Reduction reduction,
              std::vector<Penalty> penalties, double factor, std::vector<Loss> others,
-             std::optional<std::int64_t> class_axis) {
+             std::optional<std::int64_t> class_axis, std::vector<std::string> partners,
+             std::int64_t views) {
             new (place) Loss{.function = function,
                              .output = output,
                              .walk_back = walk_back,
@@ -76,10 +79,14 @@ void bind_loss(nb::module_& module) {
                              .reduction = reduction,
                              .penalties = std::move(penalties),
                              .factor = factor,
-                             .others = std::move(others)};
+                             .others = std::move(others),
+                             .partners = std::move(partners),
+                             .views = views};
           },
           "function"_a, "output"_a, "walk_back"_a, "target"_a, "sample_weight"_a, "reduction"_a,
-          "penalties"_a, "factor"_a, "others"_a, "class_axis"_a = nb::none());
+          "penalties"_a, "factor"_a, "others"_a, "class_axis"_a = nb::none(),
+          "partners"_a = std::vector<std::string>(), "views"_a = 1)
+      .def_ro("views", &Loss::views);
   nb::class_<LossInfo>(module, "LossInfo")
       .def_ro("line", &LossInfo::line)
       .def_ro("function", &LossInfo::function)

@@ -12,6 +12,7 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_images(module);
   onnxgrad::python::bind_models(module);
   onnxgrad::python::bind_adapters(module);
+  onnxgrad::python::bind_distillation(module);
   onnxgrad::python::bind_transfer(module);
   onnxgrad::python::bind_descriptions(module);
   onnxgrad::python::bind_losses(module);

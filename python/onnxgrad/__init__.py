@@ -157,6 +157,7 @@ _SUBPACKAGES = {
         "data",
         "devices",
         "distributed",
+        "embeddings",
         "errors",
         "files",
         "graph_pictures",

@@ -99,6 +99,22 @@ std::vector<DescriptionInfo> loss_table() {
   std::vector<DescriptionInfo> table = train::loss_rows().infos();
   for (DescriptionInfo& row : table) {
     const LossFunction function = train::loss_rows().make(row.type, {});
+    if (train::compares_embeddings(function)) {
+      row.fields.push_back(
+          {.name = "partners",
+           .option = "partners",
+           .default_value = std::vector<std::string>{},
+           .meaning = "Outputs or values of the model, the embeddings of the partners of each row: "
+                      "of a second tower."});
+      row.fields.push_back(
+          {.name = "views",
+           .option = "views",
+           .default_value = std::int64_t{1},
+           .range = {.minimum = 1},
+           .meaning = "Inputs in each row, for one encoder: every input x of the model gets "
+                      "siblings x_2, x_3, ..., and the model is run once on all of them; their "
+                      "embeddings are the partners."});
+    }
     const bool has_classes = train::kind_of(function).scores == train::ScoreShape::kClassesPlaces;
     if (!has_classes && !std::holds_alternative<AutoLoss>(function)) continue;
     row.fields.push_back(
@@ -142,6 +158,10 @@ LossInfo find_loss(const Model& model, const Loss& loss) {
 }
 
 Model add_loss(const Model& model, const Loss& loss, const AddLossOptions& options) {
+  if (loss.views > 1) {
+    throw ModelError({.what = "a loss with views= changes the model, it cannot only be added",
+                      .hint = "Write the training with training_step()."});
+  }
   const auto& ops = train::builtin_ops();
   const ir::Model& working = *model.impl().training_copy();
   const ir::Graph& file = *model.impl().file.model->graph;

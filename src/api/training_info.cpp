@@ -5,6 +5,7 @@
 #include "api/training_session_impl.h"
 #include "onnx/training_info.h"
 #include "onnxgrad/training_session.h"
+#include "train/graphs/loss_parts.h"
 #include "train/graphs/stop_gradient.h"
 #include "train/graphs/write_training_info.h"
 #include "train/optimizers/optimizers.h"
@@ -19,6 +20,15 @@ void expect_one_graph(const Optimizer& optimizer) {
                     .hint = "Write the training with another optimizer."});
 }
 
+void refuse_own_weights(const Loss& loss) {
+  const NamedTensors own = train::own_weights(loss);
+  if (own.empty() && loss.views == 1) return;
+  const std::string what = own.empty() ? "the loss has several inputs in each row"
+                                       : "the loss has a weight of its own, '" + own[0].name + "'";
+  throw ModelError({.what = what + ", which the file of the model has no place for",
+                    .hint = "Write the training with training_step()."});
+}
+
 }  // namespace
 
 bool has_training_info(const Model& model) { return onnx_io::has_training_info(model.impl().file); }
@@ -31,6 +41,7 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
                               "step does not know",
                       .hint = "Use a schedule that depends on the number of updates."});
   }
+  refuse_own_weights(loss);
   const Model source = api::untied(model, step.untie);
   const ir::Model& working = *source.impl().training_copy();
   const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
@@ -52,6 +63,7 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
   const api::CallGuard guard(impl_->busy, api::CallGuard::Kind::kFromCallback);
   expect_one_graph(optimizer());
   const train::Session& session = impl_->session;
+  refuse_own_weights(session.asked_loss());
   if (session.reads_texts()) {
     throw UnsupportedOperatorError(
         {.what = "the training of a model that reads texts cannot be written from a session",

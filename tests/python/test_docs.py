@@ -217,6 +217,13 @@ def fine_tuning(names):
     tokens = np.random.default_rng(0).integers(0, 29, (16, 6))
     names |= {"tokens": tokens, "labels": (tokens + 1) % 29}
     np.savez("rows.npz", tokens=tokens, label=names["labels"])
+    shutil.copy(path, "big.onnx")
+    encoder = mlp_proto([4, 3, 2])
+    encoder.graph.input[0].name = encoder.graph.node[0].input[0] = "x"
+    onnx.save(encoder, "encoder.onnx")
+    names |= {"questions": rows(8)[0], "answers": rows(8)[0]}
+    lines = [json.dumps({"x": row, "x_2": row}) for row in names["questions"].tolist()]
+    Path("pairs.jsonl").write_text("\n".join(lines), encoding="utf-8")
 
 
 def language_models(names):

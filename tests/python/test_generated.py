@@ -64,7 +64,11 @@ class TestClass:
     def test_its_defaults_are_those_of_the_struct(self, module, row):
         made = getattr(module, row.python_name)()
         if module is losses:
-            fields = [field.name for field in row.fields if field.option != "axis"]
+            fields = [
+                field.name
+                for field in row.fields
+                if field.option not in ("axis", "partners", "views")
+            ]
             ours, theirs = made._native(), _core.make_loss_function(row.type, {})
             assert all(getattr(ours, name) == getattr(theirs, name) for name in fields)
             return

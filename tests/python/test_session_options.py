@@ -35,6 +35,8 @@ NOT_DEFAULT = {
     "new_head": 2,
     "lora": 2,
     "adapter": "lora",
+    "teacher": "self",
+    "distill": {"alpha": 0.25},
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -140,7 +142,7 @@ class TestCommandLine:
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)
         shown = {"penalty": ["coef:l1=0.0,l2=0.01"], "trainable": ["coef"], "stop_gradient": ["Y"]}
-        shown |= {"training_mode": "off", "open_batch": "off"}
+        shown |= {"training_mode": "off", "open_batch": "off", "distill": "alpha=0.25"}
         wanted = {name: value for name, value in (given | shown).items() if value is not None}
         assert {name: recorded[name] for name in wanted} == wanted
         trainer = og.Trainer(linear_model, "squared_error", adapter={"dora": {"rank": 3}})

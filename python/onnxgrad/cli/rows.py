@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from onnxgrad.data.shards import Shards, files_of, is_pattern
 from onnxgrad.data.sources import Source, one_character
 from onnxgrad.data.tables import Table, column_names, read_npy, read_table, with_truths
 from onnxgrad.data.tokens import Preferences, Tokens
+from onnxgrad.data.unlabelled import inputs_of_table
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.trainer import Trainer
 
@@ -52,7 +53,11 @@ class TrainData(NamedTuple):
     @property
     def num_rows(self) -> int | None:
         """Number of rows, or None if it is unknown before the training."""
-        return None if self.is_streamed else len(self.rows[1])
+        if self.is_streamed:
+            return None
+        X, y, _ = self.rows
+        columns = X if y is None else y
+        return len(next(iter(columns.values())) if isinstance(columns, Mapping) else columns)
 
 
 def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
@@ -69,7 +74,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     fraction = _fraction(options.validation)
     if options.validation is not None and fraction is None:
         files.append(options.validation)
-    is_streamed = _is_streamed(files, options.stream)
+    is_streamed = options.target is not None and _is_streamed(files, options.stream)
     opened = _open if is_streamed else _read
     rows = opened(trainer, options.data, options)
     validation: Any = fraction
@@ -208,7 +213,7 @@ def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
 
 def _read(trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
     if Path(path).suffix.lower() == ".npy":
-        if path != options.data:
+        if path != options.data and options.target is not None:
             raise _no_validation_file()
         names = (path, options.target, options.sample_weight)
         X, y, weight = (None if name is None else read_npy(name) for name in names)
@@ -221,6 +226,8 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     without = list(options.ignored or [])
     for name in without:
         table.take(name, "--ignored")
+    if options.target is None:
+        return _unlabelled(trainer, table, options, without)
     targets = _target_columns(table.columns, options.target)
     columns = [table.take(name, "--target") for name in targets]
     classes = trainer.session.classes
@@ -238,6 +245,17 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     names = [value.name for value in inputs]
     feeds = table.inputs(names, without, targets, options.sample_weight, maps, texts)
     return feeds, y, weight
+
+
+def _unlabelled(
+    trainer: Trainer, table: Table, options: SimpleNamespace, without: list[str]
+) -> Rows:
+    weight = None
+    if options.sample_weight is not None:
+        weight = table.take(options.sample_weight, "--sample-weight")
+        without = [*without, options.sample_weight]
+    session = trainer.session
+    return inputs_of_table(session._core, session._views, table, without), None, weight
 
 
 def _side_by_side(table: Table, names: list[str], columns: list[Any]) -> Any:

@@ -338,6 +338,8 @@ def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
         return
     if options.target is None and trainer.session.optimizer is None:
         options.target = trainer.session.target_name or None
+    if options.target is None and not trainer.session.target_name:
+        return  # of a teacher alone, or of pairs
     if options.target is None:
         names = column_names(options.data, options.delimiter)
         raise errors.OptionError(

@@ -15,6 +15,7 @@ from onnxgrad.schedules import as_schedule
 from onnxgrad.session_options import LossOptions, StepOptions
 from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import takes_session_options, with_defaults
+from onnxgrad.session_options.teaching import taught_loss, teacher_model
 
 if TYPE_CHECKING:
     import onnx
@@ -70,11 +71,14 @@ def add_loss(
     """
     given = with_defaults(LossOptions, options)
     kind = kind_if(given["like"], model, given["path"])
-    described = to_core_loss(
+    student = to_core_model(model)
+    task = to_core_loss(
         loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
     )
+    teacher = teacher_model(given["teacher"], student)
+    described = taught_loss(task, student, teacher, given["distill"])
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    native = _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    native = _core.add_loss(student, described, loss_name, bool(keep_outputs), opset)
     return deliver(native, given["path"], kind)
 
 
@@ -128,11 +132,13 @@ def training_step(
     """
     given = with_defaults(StepOptions, options)
     kind = kind_if(given["like"], model, given["path"])
+    student = to_core_model(model)
+    adapted = changed_model(student, given)
     native = _core.training_step(
-        _adapted(model, given),
+        adapted,
         gradients=bool(gradients),
         target_opset=positive_int("target_opset", target_opset),
-        **_native_options(loss, optimizer, given),
+        **_native_options(loss, optimizer, given, student, adapted),
     )
     return deliver(native, given["path"], kind)
 
@@ -191,27 +197,35 @@ def add_training_info(
     """
     given = with_defaults(StepOptions, options)
     kind = kind_if(given["like"], model, given["path"])
+    student = to_core_model(model)
+    adapted = changed_model(student, given)
     native = _core.add_training_info(
-        _adapted(model, given),
+        adapted,
         target_opset=0 if target_opset is None else positive_int("target_opset", target_opset),
-        **_native_options(loss, optimizer, given),
+        **_native_options(loss, optimizer, given, student, adapted),
     )
     return deliver(native, given["path"], kind)
 
 
-def _adapted(model: ModelLike, given: StepOptions) -> _core.Model:
-    """Return the model with the head and the adapter that the options ask for."""
-    return changed_model(to_core_model(model), given)
+def _native_options(
+    loss: LossLike,
+    optimizer: OptimizerLike,
+    given: StepOptions,
+    student: _core.Model,
+    adapted: _core.Model,
+) -> dict[str, Any]:
+    """Convert loss, optimizer and options for the extension.
 
-
-def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:
-    """Convert loss, optimizer and options for the extension."""
+    `adapted` is the student with the head and the adapter that the options ask for.
+    """
     described = as_optimizer(optimizer)
     schedule, updates = given["schedule"], given["updates"]
+    task = to_core_loss(
+        loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
+    )
+    teacher = teacher_model(given["teacher"], student)
     return {
-        "loss": to_core_loss(
-            loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
-        ),
+        "loss": taught_loss(task, adapted, teacher, given["distill"]),
         "optimizer": described._native(),
         "trainable": patterns("trainable", given["trainable"]),
         "frozen": patterns("frozen", given["frozen"]),

@@ -12,10 +12,12 @@ A loss can also be given as:
   ``"huber"``, ``"smooth_l1"``, ``"elastic"``, ``"poisson"``, ``"cosine"``,
   ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
   ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
-  ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+  ``"distillation"``, ``"info_nce"``, ``"triplet"``, ``"cosine_embedding"``, ``"one_vs_rest_log"``,
+  ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
 - a name of PyTorch's or Keras', ``"CrossEntropyLoss"``, ``"mean_squared_error"``, in any spelling;
 - a function ``loss(scores, target)`` of arrays (see `traced`), or a model (see `User`);
-- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as on the command line;
+- a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as on the command line; a loss of
+  embeddings by its name alone is one of pairs (``views=2``), ``"triplet"`` one of triplets;
 - a dictionary from outputs of the model to losses, or to pairs (loss, factor): their sum, with a
   target for each output. A loss of scores is applied to the scores that the output is computed
   from.
@@ -26,7 +28,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
@@ -40,12 +42,17 @@ from onnxgrad.losses.described import *  # noqa: F403
 from onnxgrad.losses.penalties import Penalty, PenaltyLike, as_penalties
 from onnxgrad.losses.user import Output, User, traced
 
+if TYPE_CHECKING:
+    from onnxgrad.base.models import ModelLike
+
 __all__ = [
+    "DistillLike",
     "Loss",
     "LossLike",
     "Output",
     "Penalty",
     "PenaltyLike",
+    "TeacherLike",
     "User",
     "from_name",
     "names",
@@ -56,6 +63,11 @@ __all__ += described.__all__
 
 LossLike: TypeAlias = "Loss | str | Mapping[str, Loss | str | tuple[Loss | str, float]]"
 """A loss or its name, or for several outputs a dictionary of losses or pairs (loss, factor)."""
+
+TeacherLike: TypeAlias = "ModelLike"
+"""A model, or ``"self"``: the student as it was before `new_head`, `lora` and `adapter`."""
+DistillLike: TypeAlias = "str | Mapping[str, Any]"
+"""Options as ``"temperature=2,alpha=0.5"`` or as a dictionary."""
 
 _OUTPUT_OPTION = re.compile(r",(?=(?:reduction|target|sample_weight)=)")
 
@@ -102,7 +114,7 @@ def from_text(text: str, class_axis: int | None = None) -> Loss:
         if options:
             loss = with_options("loss", name, loss, options)
     else:
-        loss = _FAMILY.from_text(text)
+        loss = _with_views(_FAMILY.from_text(text))
     if class_axis is None:
         return loss
     if "axis" not in vars(loss):
@@ -112,6 +124,21 @@ def from_text(text: str, class_axis: int | None = None) -> Loss:
             hint="Leave it out, or use a cross-entropy over classes.",
         )
     return loss.replace(axis=class_axis)
+
+
+def _with_views(loss: Any) -> Loss:
+    """Return a loss of embeddings that was given by name as one of pairs, or of triplets."""
+    if not hasattr(loss, "partners") or loss.partners or loss.views > 1:
+        described: Loss = loss
+        return described
+    views = 3 if getattr(loss, "hardest", True) is False else 2
+    changed: Loss = loss.replace(views=views)
+    return changed
+
+
+def _names(given: Any) -> list[str]:
+    parts = [given] if isinstance(given, str) else given or ()
+    return [name for part in parts for name in part.split(";")]
 
 
 def to_text(loss: Loss) -> str | None:
@@ -192,6 +219,8 @@ def to_core_loss(
                 factor,
                 natives[::-1] if is_first else [],
                 getattr(one, "axis", None),
+                _names(getattr(one, "partners", None)),
+                getattr(one, "views", 1),
             )
         )
     return natives[-1]

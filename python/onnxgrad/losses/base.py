@@ -61,6 +61,6 @@ class Loss(Described):
                 value="loss",
                 hint="Use one of its subclasses in onnxgrad.losses.",
             )
-        shared = ("output", "reduction", "axis")
+        shared = ("output", "reduction", "axis", "partners", "views")
         options = {name: value for name, value in vars(self).items() if name not in shared}
         return _core.make_loss_function(self._type, options)

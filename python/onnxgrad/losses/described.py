@@ -16,6 +16,7 @@ __all__ = [
     "Dpo",
     "Elastic",
     "Huber",
+    "InfoNCE",
     "KlDivergence",
     "LogLoss",
     "MaskedLm",
@@ -25,6 +26,7 @@ __all__ = [
     "SmoothL1",
     "SoftmaxCrossEntropy",
     "SquaredError",
+    "Triplet",
 ]
 
 
@@ -126,6 +128,7 @@ class Cosine(Loss):
     """Cosine loss (torch: cosine_similarity).
 
     1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; their rows are vectors.
+    With more axes, vectors are along the last, and their losses are averaged.
     """
 
     _type = "Cosine"
@@ -208,6 +211,55 @@ class Huber(Loss):
 
     def __init__(
         self, *, delta: float = 1.0, output: str = "", reduction: Reduction = "mean"
+    ) -> None:
+        self._take(locals())
+
+
+class InfoNCE(Loss):
+    """InfoNCE (van den Oord, Li and Vinyals 2018, arXiv:1807.03748).
+
+    log(sum_j exp(z[i, j])) - z[i, i] with z[i, j] = cos(a[i], c[j]) / temperature. a: [N, D], the
+    embeddings of the rows; c: those of their partners, of which row i's first is the right one: all
+    others of the batch are its negatives.
+
+    Parameters
+    ----------
+    temperature : float > 0, default=0.05
+    learn_temperature : bool, default=False
+        Whether the temperature is trained, by its logarithm.
+    symmetric : bool, default=False
+        Whether to average with the loss of finding the row of each partner.
+    prefixes : sequence of int >= 1, default=()
+        Sums the losses of the first columns of all embeddings, so many each: Matryoshka
+        representations, arXiv:2205.13147. None means all columns.
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    temperature: float
+    learn_temperature: bool
+    symmetric: bool
+    prefixes: tuple[int, ...]
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "InfoNce"
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.05,
+        learn_temperature: bool = False,
+        symmetric: bool = False,
+        prefixes: Iterable[int] = (),
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
     ) -> None:
         self._take(locals())
 
@@ -457,4 +509,42 @@ class SquaredError(Loss):
     _type = "SquaredError"
 
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
+
+
+class Triplet(Loss):
+    """Triplet loss (torch: TripletMarginLoss).
+
+    max(0, norm(a - b) - norm(a - n) + margin) with the two partners b and n of a row, [N, D].
+
+    Parameters
+    ----------
+    margin : float >= 0, default=1.0
+    hardest : bool, default=False
+        Whether n is the nearest b of another row of the batch.
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    margin: float
+    hardest: bool
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "Triplet"
+
+    def __init__(
+        self,
+        *,
+        margin: float = 1.0,
+        hardest: bool = False,
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
         self._take(locals())

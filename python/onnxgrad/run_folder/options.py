@@ -14,6 +14,7 @@ from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.losses import penalties
 from onnxgrad.session_options.table import SESSION_OPTIONS
+from onnxgrad.session_options.teaching import distill_text, teacher_text
 
 __all__ = ["run_options"]
 
@@ -47,6 +48,8 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options["float32_nodes"] = list(described.float32_nodes) or None
     if isinstance(options["new_head"], Mapping):  # the command line has a number of classes alone
         options["new_head"] = None
+    options["teacher"] = teacher_text(arguments["teacher"])
+    options["distill"] = distill_text(arguments["distill"])
     options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from onnxgrad.adapters import AdapterLike, LoRALike
     from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
-    from onnxgrad.losses import PenaltyLike
+    from onnxgrad.losses import DistillLike, PenaltyLike, TeacherLike
     from onnxgrad.optimizers import ParameterGroup
     from onnxgrad.precision import PrecisionLike
     from onnxgrad.schedules import ScheduleLike
@@ -69,6 +69,11 @@ class LossOptions(TypedDict, total=False):
     penalty : Penalty, list of Penalty or dict, default=None
         Penalty on weights to add to the loss, see `onnxgrad.losses.Penalty`; a dictionary is
         ``{"coef": {"l2": 0.01}}``.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. See `TrainingSession`.
+    distill : str or dict, default=None
+        What is learnt from the teacher. See `TrainingSession`.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     like : bool, default=False
@@ -79,6 +84,8 @@ class LossOptions(TypedDict, total=False):
     target: str
     sample_weight: str | None
     penalty: PenaltyLike | None
+    teacher: TeacherLike | None
+    distill: DistillLike | None
     path: str | os.PathLike[str] | None
     like: bool
 
@@ -169,6 +176,18 @@ class SessionOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. It reads the same inputs and is not trained. ``"self"`` is the model itself,
+        before what the options change in it.
+    distill : str or dict, default=None
+        What is learnt from the teacher. ``temperature`` (2) of the Kullback-Leibler divergence,
+        times its square; ``alpha`` (0.5), the fraction of the loss that is the teacher's: with 1
+        there are no labels; ``outputs``: ``"auto"``, ``"kl"``, ``"mse"`` or ``"none"``; ``values``:
+        inner values, ``{student: teacher}`` or ``{student: (teacher, "squared_error" or "cosine",
+        factor)}``, with a trained projection if widths differ; ``attention``: factor of the squared
+        error of attention maps, found by structure, or ``{student: teacher}``; ``teacher_output``;
+        ``inputs``: ``{teacher's: student's}``; ``seed``.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -237,6 +256,8 @@ class SessionOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    teacher: TeacherLike | None
+    distill: DistillLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -282,6 +303,11 @@ class StepOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. See `TrainingSession`.
+    distill : str or dict, default=None
+        What is learnt from the teacher. See `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -328,6 +354,8 @@ class StepOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    teacher: TeacherLike | None
+    distill: DistillLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -365,6 +393,11 @@ class TrainerOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. See `TrainingSession`.
+    distill : str or dict, default=None
+        What is learnt from the teacher. See `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -407,6 +440,8 @@ class TrainerOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    teacher: TeacherLike | None
+    distill: DistillLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

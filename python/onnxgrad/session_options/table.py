@@ -205,6 +205,46 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
+        "teacher",
+        "TeacherLike | None",
+        None,
+        'path, bytes, onnx.ModelProto or "self"',
+        ("session", "trainer", "step", "loss"),
+        "Model that this one also learns from: its outputs, by default, are a further target "
+        "beside the labels. It reads the same inputs and is not trained. "
+        '``"self"`` is the model itself, before what the options change in it.',
+        CommandOption(
+            _MODEL,
+            str,
+            metavar="FILE",
+            help="Model whose outputs MODEL also learns, or self: MODEL before its adapters.",
+            none_is="none",
+        ),
+    ),
+    SessionOption(
+        "distill",
+        "DistillLike | None",
+        None,
+        "str or dict",
+        ("session", "trainer", "step", "loss"),
+        "What is learnt from the teacher. ``temperature`` (2) of the Kullback-Leibler divergence, "
+        "times its square; ``alpha`` (0.5), the fraction of the loss that is the teacher's: with 1 "
+        'there are no labels; ``outputs``: ``"auto"``, ``"kl"``, ``"mse"`` or ``"none"``; '
+        "``values``: inner values, ``{student: teacher}`` or ``{student: (teacher, "
+        '"squared_error" or "cosine", factor)}``, with a trained projection if widths differ; '
+        "``attention``: factor of the squared error of attention maps, found by structure, or "
+        "``{student: teacher}``; ``teacher_output``; ``inputs``: ``{teacher's: student's}``; "
+        "``seed``.",
+        CommandOption(
+            _MODEL,
+            str,
+            metavar="OPTIONS",
+            help="What is learnt from --teacher, as in temperature=4,alpha=1,outputs=mse "
+            "or outputs=none,values=VALUE|VALUE_OF_TEACHER.",
+            none_is="temperature=2,alpha=0.5",
+        ),
+    ),
+    SessionOption(
         "untie",
         "bool",
         True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from onnxgrad import _core
@@ -34,6 +35,7 @@ from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.session_options import SessionOptions
 from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
+from onnxgrad.session_options.teaching import taught_loss, teacher_model
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
 if TYPE_CHECKING:
@@ -99,7 +101,9 @@ class TrainingSession(NotPickled):
         if threads is None and self._data_parallel is not None:
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
-        self._model = changed_model(to_core_model(model), given, given["seed"])
+        start = to_core_model(model)
+        self._model = changed_model(start, given, given["seed"])
+        self._teacher = teacher_model(given["teacher"], start)
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
             _refuse_with_file(changed(SessionOptions, given))
@@ -118,9 +122,10 @@ class TrainingSession(NotPickled):
         given |= {"groups": groups, "stop_gradient": stops}
         self._arguments: dict[str, Any] = {"loss": loss, "optimizer": optimizer, **given}
         del self._arguments["dist"]
+        task = to_core_loss(loss, given["target"], self._sample_weight, penalty=given["penalty"])
         self._core = _core.TrainingSession(
             self._model,
-            to_core_loss(loss, given["target"], self._sample_weight, penalty=given["penalty"]),
+            taught_loss(task, self._model, self._teacher, given["distill"], given["seed"]),
             None if self._optimizer is None else self._optimizer._native(),
             trainable,
             frozen,
@@ -142,6 +147,9 @@ class TrainingSession(NotPickled):
             engine_options(given["device"], threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
+        self._views: int = task.views
+        inputs = self._core.inputs
+        self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // task.views])
         if not self._is_of_file:
             self._warn_about_patterns([])
 

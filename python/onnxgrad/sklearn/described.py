@@ -10,7 +10,7 @@ import numpy as np
 from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike
-from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
 from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike
@@ -29,6 +29,8 @@ SESSION_PARAMETERS = (
     "untie",
     "lora",
     "adapter",
+    "teacher",
+    "distill",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -104,6 +106,11 @@ class EstimatorParameters(Parameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. See `onnxgrad.TrainingSession`.
+    distill : str or dict, default=None
+        What is learnt from the teacher. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -156,6 +163,8 @@ class EstimatorParameters(Parameters):
     untie: bool
     lora: LoRALike | None
     adapter: AdapterLike | None
+    teacher: TeacherLike | None
+    distill: DistillLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -196,6 +205,8 @@ class EstimatorParameters(Parameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        teacher: TeacherLike | None = None,
+        distill: DistillLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -281,6 +292,11 @@ class ClassifierParameters(EstimatorParameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    teacher : path, bytes, onnx.ModelProto or "self", default=None
+        Model that this one also learns from: its outputs, by default, are a further target beside
+        the labels. See `onnxgrad.TrainingSession`.
+    distill : str or dict, default=None
+        What is learnt from the teacher. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -340,6 +356,8 @@ class ClassifierParameters(EstimatorParameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        teacher: TeacherLike | None = None,
+        distill: DistillLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

@@ -84,7 +84,8 @@ class TrainedModel:
             if isinstance(parts[0], list):
                 return [row for part in parts for row in part]
             return np.concatenate(parts)
-        feeds = dict(named_inputs(core, with_rows(core.inputs, unpack_table(core, X)[0])))
+        of_model = self.session._of_model
+        feeds = dict(named_inputs(of_model, with_rows(core.inputs, unpack_table(of_model, X)[0])))
         dtypes = {value.name: value.dtype for value in core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         name = output or names[0]
@@ -186,6 +187,7 @@ class TrainedModel:
                 "new_head": None,  # the model has these
                 "lora": None,
                 "adapter": None,
+                "teacher": None if session._teacher is None else session._teacher.to_bytes(),
             },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],

@@ -38,6 +38,7 @@ from onnxgrad.data.rows import (
     own_tokens,
     validation_names,
 )
+from onnxgrad.data.unlabelled import read_if_unlabelled
 from onnxgrad.distributed.data_parallel import DataParallelLike
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
@@ -287,6 +288,7 @@ class Trainer(FitHooks):
         verbose = verbose if self._is_first_worker else 0
         native = self._native_options(chosen)
         native.metrics = native_metrics(metrics, has_rows=validation is not None)
+        X, validation = self._unlabelled(X, y), self._unlabelled(validation, y, is_pair=True)
         source, y, sample_weight = as_source(X, y, sample_weight)
         if chosen["batch_size"] is None and source is not None and source.has_own_batches:
             native.batch_size = _core.FitOptions.as_they_come
@@ -307,6 +309,12 @@ class Trainer(FitHooks):
         )
         self._run(rows, native, held_out, verbose)
         return self
+
+    def _unlabelled(self, X: Any, y: Any, *, is_pair: bool = False) -> Any:
+        """Return the rows of the file `X` if the loss has no target, else `X`."""
+        core = self.session._core
+        rows = read_if_unlabelled(core, self.session._views, X, y)
+        return (rows, None) if is_pair and rows is not X else rows
 
     @property
     def _is_first_worker(self) -> bool:
@@ -490,6 +498,7 @@ class Trainer(FitHooks):
         allow_nan: bool = False,
     ) -> Evaluation:
         """Return loss, accuracy, number of rows and metrics; data and options as for `fit`."""
+        X = self._unlabelled(X, y)
         source, y, sample_weight = as_source(X, y, sample_weight)
         if sample_weight is not None or has_weight(source):
             self.session._use_sample_weight(per_position=self._weighs_positions(sample_weight))

@@ -9,7 +9,9 @@
 
 #include "base/check.h"
 #include "ir/uses.h"
+#include "train/graphs/loss_parts.h"
 #include "train/graphs/outputs.h"
+#include "train/graphs/place_match.h"
 #include "train/losses/class_axis.h"
 #include "train/losses/table.h"
 #include "train/tools/patterns.h"
@@ -35,10 +37,13 @@ void check_combination(const Loss& loss) {
   const auto is_own = [](const Loss& one) {
     return std::holds_alternative<OutputLoss>(one.function);
   };
-  if (!loss.others.empty() && (is_own(loss) || std::ranges::any_of(loss.others, is_own))) {
+  const bool is_several = !loss.others.empty() || !loss.matches.empty();
+  if (is_several && (is_own(loss) || std::ranges::any_of(loss.others, is_own))) {
     throw ModelError({.what = "the model's own loss cannot be one of several",
                       .hint = "Let the model add them up."});
   }
+  check_matches(loss);
+  for (const Loss& match : loss.matches) check_number("the factor of a loss", match.factor);
   for (const Loss& other : loss.others) {
     check_number("the factor of a loss", other.factor);
     if (other.penalties.empty() && other.others.empty() && other.sample_weight.empty()) continue;
@@ -113,6 +118,53 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction,
   return placed;
 }
 
+// An input with a weight for each row of the scores.
+Value* add_row_weight(GraphBuilder& g, const Loss& loss, const Value& scores) {
+  ir::SymbolicShape rows{
+      scores.type.has_rank() && scores.type.rank() > 0 ? scores.type.shape->front() : ir::Dim()};
+  const DataType dtype = is_f16(scores.dtype()) ? DataType::kFloat32 : scores.dtype();
+  return g.graph().add_input(loss.sample_weight, ir::Type::tensor(dtype, std::move(rows)));
+}
+
+// The rows of the scores for each of several inputs in a row, or named values.
+std::vector<Value*> find_partners(GraphBuilder& g, const Loss& loss, PlacedLoss& placed) {
+  std::vector<Value*> partners;
+  if (!compares_embeddings(placed.resolved.function)) {
+    if (loss.views == 1 && loss.partners.empty()) return partners;
+    throw ModelError({.what = describe(placed.resolved.function) +
+                              " compares no embeddings: it takes neither views= nor partners=",
+                      .hint = "Use info_nce, triplet or cosine_embedding."});
+  }
+  if (loss.views > 1) {
+    Value*& scores = placed.resolved.scores;
+    const auto parts = g.ops(
+        "Split", {scores}, static_cast<std::size_t>(loss.views),
+        {{.name = "axis", .value = std::int64_t{0}}, {.name = "num_outputs", .value = loss.views}});
+    const auto inputs = data_inputs(g.graph());
+    ir::SymbolicShape shape = *scores->type.shape;
+    if (!inputs.empty() && inputs.front()->type.has_rank()) {
+      shape.front() = inputs.front()->type.shape->front();
+    }
+    for (Value* part : parts) part->type = ir::Type::tensor(scores->dtype(), shape);
+    scores = parts[0];
+    partners.assign(parts.begin() + 1, parts.end());
+  }
+  for (const std::string& name : loss.partners) {
+    Value* value = find_loss_value(g.graph(), name);
+    placed.read_values.push_back(value);
+    value = in_float32(g, value);
+    if (value->dtype() != placed.resolved.scores->dtype()) {
+      value = g.cast_like(value, placed.resolved.scores);
+    }
+    partners.push_back(value);
+  }
+  check_partners(placed.resolved.function, partners.size());
+  std::string& line = placed.resolved.info.line;
+  if (loss.views > 1) line += fmt::format(" for {} inputs in each row", loss.views);
+  if (!loss.partners.empty()) line += " with " + base::quote_list(loss.partners);
+  return partners;
+}
+
 // The loss on one output. `sample_weight` is shared by several.
 PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, Reduction reduction,
                      Value* sample_weight, const LossOfWorker& worker) {
@@ -120,12 +172,16 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
   PlacedLoss placed{
       .resolved = std::move(resolved), .sample_weight = sample_weight, .worker = worker};
   placed.stored_scores = placed.resolved.scores;
-  Value* scores = in_float32(g, placed.resolved.scores);
-  placed.resolved.scores = scores;
+  placed.resolved.scores = in_float32(g, placed.resolved.scores);
+  placed.partners = find_partners(g, loss, placed);
+  for (const NamedTensor& own : own_weights(loss)) placed.own.push_back(graph.find(own.name));
+  Value* scores = placed.resolved.scores;
   const LossFunction& function = placed.resolved.function;
-  placed.target =
-      graph.add_input(loss.target, target_type(function, *scores, placed.resolved.class_axis));
-  placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
+  if (has_target(function)) {
+    placed.target =
+        graph.add_input(loss.target, target_type(function, *scores, placed.resolved.class_axis));
+    placed.resolved.info.target = value_info(placed.target->name, placed.target->type);
+  }
   if (!loss.sample_weight.empty() && loss.weigh_places) {
     const bool fits = has_class_axis(function) && is_classification(function, *scores);
     if (!fits || !loss.others.empty()) {
@@ -136,11 +192,7 @@ PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, R
     placed.sample_weight = graph.add_input(
         loss.sample_weight, ir::Type::tensor(scores->dtype(), *placed.target->type.shape));
   } else if (!loss.sample_weight.empty()) {
-    ir::SymbolicShape rows{scores->type.has_rank() && scores->type.rank() > 0
-                               ? scores->type.shape->front()
-                               : ir::Dim()};
-    placed.sample_weight =
-        graph.add_input(loss.sample_weight, ir::Type::tensor(scores->dtype(), std::move(rows)));
+    placed.sample_weight = add_row_weight(g, loss, *scores);
   }
   placed.written = write_loss(g, function, reduction, placed.place());
   placed.own_loss = placed.written.loss;
@@ -239,13 +291,17 @@ void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized
   Value* like = whole.loss;
   Value* total = scaled(g, whole.loss, loss.factor, like);
   if (whole.rows != nullptr) whole.rows = scaled(g, whole.rows, loss.factor, like);
-  for (std::size_t i = 0; i < placed.others.size(); ++i) {
-    const WrittenLoss& other = placed.others[i].written;
-    const double factor = loss.others[i].factor;
+  const auto add = [&](const WrittenLoss& other, double factor) {
     total = g.add(total, scaled(g, other.loss, factor, like));
     if (whole.rows != nullptr) {
       whole.rows = g.add(whole.rows, scaled(g, other.rows, factor, like));
     }
+  };
+  for (std::size_t i = 0; i < placed.others.size(); ++i) {
+    add(placed.others[i].written, loss.others[i].factor);
+  }
+  for (std::size_t i = 0; i < placed.matches.size(); ++i) {
+    add(placed.matches[i].written, loss.matches[i].factor);
   }
   for (const Penalized& penalized : penalties) {
     total = g.add(total, scaled(g, write_penalty(g, penalized), 1.0 / workers, like));
@@ -266,6 +322,9 @@ std::string describe_all(const Loss& loss, const PlacedLoss& placed) {
   for (std::size_t i = 0; i < placed.others.size(); ++i) {
     line += ", plus " + term(placed.others[i], loss.others[i].factor);
   }
+  for (std::size_t i = 0; i < placed.matches.size(); ++i) {
+    line += ", plus " + term(placed.matches[i], loss.matches[i].factor);
+  }
   const auto& names = placed.resolved.info.penalized;
   if (!names.empty()) line += "; penalty on " + base::quote_list(names);
   return line;
@@ -278,6 +337,7 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
   if (!loss.penalties.empty()) {
     std::vector<const Value*> losses{placed.written.loss};
     for (const PlacedLoss& other : placed.others) losses.push_back(other.written.loss);
+    for (const PlacedLoss& match : placed.matches) losses.push_back(match.written.loss);
     penalties = find_penalized(weights, loss, ir::ancestors_of(losses));
   }
   LossInfo& info = placed.resolved.info;
@@ -285,7 +345,8 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
     placed.penalized.push_back(penalized.weight);
     info.penalized.push_back(penalized.weight->name);
   }
-  const bool is_plain = placed.others.empty() && penalties.empty() && loss.factor == 1;
+  const bool is_one = placed.others.empty() && placed.matches.empty();
+  const bool is_plain = is_one && penalties.empty() && loss.factor == 1;
   if (!is_plain) put_together(g, loss, penalties, workers, placed);
   info.line = base::printable(describe_all(loss, placed));
   for (const PlacedLoss& other : placed.others) info.others.push_back(other.resolved.info);
@@ -301,7 +362,9 @@ LossPlace PlacedLoss::place() const {
           .sample_weight = sample_weight,
           .class_axis = resolved.class_axis,
           .worker_weight = worker.weight,
-          .updates_alone = worker.updates_alone};
+          .updates_alone = worker.updates_alone,
+          .partners = partners,
+          .own = own};
 }
 
 PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
@@ -315,14 +378,31 @@ PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const 
     PlacedLoss placed = place_own(g, loss, loss.reduction, worker);
     return finish(g, loss, weights, worker.workers, std::move(placed));
   }
+  PlacedTeachers teachers = place_teachers(g, loss);
   // All before new inputs take the names of inner values.
-  std::vector<ResolvedLoss> resolved{resolve_loss(g.graph(), loss)};
+  std::vector<ResolvedLoss> resolved;
+  if (loss.target_value.empty()) resolved.push_back(resolve_loss(g.graph(), loss));
   for (const Loss& other : loss.others) resolved.push_back(resolve_loss(g.graph(), other));
-  PlacedLoss placed = place_one(g, loss, std::move(resolved[0]), loss.reduction, nullptr, worker);
-  for (std::size_t i = 0; i < loss.others.size(); ++i) {
-    placed.others.push_back(place_one(g, loss.others[i], std::move(resolved[i + 1]), loss.reduction,
-                                      placed.sample_weight, worker));
+  Value* sample_weight = nullptr;
+  PlacedLoss placed;
+  if (loss.target_value.empty()) {
+    placed = place_one(g, loss, std::move(resolved.front()), loss.reduction, nullptr, worker);
+    resolved.erase(resolved.begin());
+    sample_weight = placed.sample_weight;
+  } else {
+    const Value* value = find_loss_value(g.graph(), loss.output);
+    if (!loss.sample_weight.empty()) sample_weight = add_row_weight(g, loss, *value);
+    placed = place_match(g, loss, loss.reduction, teachers, sample_weight, worker);
   }
+  for (std::size_t i = 0; i < loss.others.size(); ++i) {
+    placed.others.push_back(place_one(g, loss.others[i], std::move(resolved[i]), loss.reduction,
+                                      sample_weight, worker));
+  }
+  for (const Loss& match : loss.matches) {
+    placed.matches.push_back(
+        place_match(g, match, loss.reduction, teachers, sample_weight, worker));
+  }
+  placed.teachers = std::move(teachers);
   return finish(g, loss, weights, worker.workers, std::move(placed));
 }
 

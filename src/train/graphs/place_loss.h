@@ -6,6 +6,7 @@
 
 #include "ir/builder.h"
 #include "opdef/registry.h"
+#include "train/graphs/teacher.h"
 #include "train/heads/heads.h"
 #include "train/losses/losses.h"
 
@@ -29,16 +30,23 @@ struct PlacedLoss {
   ir::Value* own_loss = nullptr;           ///< this loss alone, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
   std::vector<PlacedLoss> others = {};     ///< Loss::others, without their WrittenLoss
+  std::vector<PlacedLoss> matches = {};    ///< Loss::matches, likewise
+  bool is_match = false;                   ///< `target` is a value of a model, not an input
+  std::vector<ir::Value*> partners = {};   ///< embeddings beside the scores
+  /// Values of the model that this loss alone reads, besides the scores.
+  std::vector<ir::Value*> read_values = {};
+  std::vector<ir::Value*> own = {};  ///< Loss::own_weights
+  PlacedTeachers teachers = {};      ///< of this loss and its matches
   LossOfWorker worker = {};
 
   LossPlace place() const;
 };
 
-/// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of
-/// the loss. Penalties without patterns apply to the matrices among `trained`, by name; nullptr: to
-/// those that are trainable. Throws: ModelError (see resolve_loss and write_loss; a penalty or
-/// factor that is not a number of at least 0; a pattern that matches no weight; others with their
-/// own penalties, weights or others).
+/// Adds to the graph, after prepare_loss(), the teachers of a loss, the inputs for targets and
+/// sample weights, and the nodes of the loss. Penalties without patterns apply to the matrices
+/// among `trained`, by name; nullptr: to those that are trainable. Throws: ModelError (see
+/// resolve_loss and write_loss; a penalty or factor that is not a number of at least 0; a pattern
+/// that matches no weight; others with their own penalties, weights or others).
 PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
                       const std::vector<std::string>* trained = nullptr,
                       const LossOfWorker& worker = {});

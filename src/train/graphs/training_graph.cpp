@@ -13,6 +13,7 @@
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
+#include "train/graphs/loss_parts.h"
 #include "train/graphs/outputs.h"
 #include "train/graphs/place_loss.h"
 #include "train/graphs/step_of_worker.h"
@@ -202,9 +203,13 @@ struct ChosenWeights {
 };
 
 ChosenWeights choose_weights(const ir::Model& model, const opdef::OpRegistry& registry,
-                             const StepGraphOptions& options) {
+                             const Loss& loss, const StepGraphOptions& options) {
   const auto all = find_weights(model, registry);
-  if (!options.exact) return {.trained = select_weights(all, options.trainable, options.frozen)};
+  if (!options.exact) {
+    ChosenWeights chosen{.trained = select_weights(all, options.trainable, options.frozen)};
+    add_own_weights(all, loss, chosen.trained);
+    return chosen;
+  }
   return {.trained = weights_named(all, options.exact->trained),
           .held = weights_named(all, options.exact->held)};
 }
@@ -216,10 +221,13 @@ struct StateWeights {
   std::vector<ir::StateBinding> statistics = {};
 };
 
-// Puts operators into training mode. Statistics that they keep are neither trained nor held.
+// Puts operators into training mode, but those of teachers. Statistics that they keep are neither
+// trained nor held.
 StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, ChosenWeights chosen,
-                            Value* loss, const StepGraphOptions& options) {
-  const auto needed = ir::ancestors_of({&loss, 1});
+                            const PlacedLoss& placed, const StepGraphOptions& options) {
+  Value* loss = placed.written.loss;
+  auto needed = ir::ancestors_of({&loss, 1});
+  for (const Value* value : placed.teachers.inner) needed.erase(value);
   StateWeights result{.held = std::move(chosen.held)};
   result.statistics = switch_on_training(draft.g(), registry, needed, values_of(chosen.trained),
                                          options.training_mode);
@@ -358,15 +366,18 @@ void bind_weights(ir::Graph& graph, const std::vector<WeightInfo>& weights) {
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
 }
 
-// Scores that a classification loss reads: their products may be stored in 16 bits. Of numbers the
-// rounding would be a limit of the loss.
+// Scores that a classification loss reads, or a distillation of scores: their products may be
+// stored in 16 bits. Of numbers the rounding would be a limit of the loss.
 std::unordered_set<const Value*> class_scores(const PlacedLoss& placed) {
   std::unordered_set<const Value*> scores;
   const auto add = [&](const PlacedLoss& one) {
-    if (one.resolved.info.is_classifier) scores.insert(one.stored_scores);
+    const bool is_distilled = std::holds_alternative<Distillation>(one.resolved.function);
+    if (one.resolved.info.is_classifier || is_distilled) scores.insert(one.stored_scores);
+    if (is_distilled && one.is_match) scores.insert(one.target);
   };
   add(placed);
   for (const PlacedLoss& other : placed.others) add(other);
+  for (const PlacedLoss& match : placed.matches) add(match);
   return scores;
 }
 
@@ -401,16 +412,16 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   close_defaults(graph, g.inferer());
   leave_training(*draft.model());
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
+  prepare_loss(g, loss);
   if (options.evaluation_only) return loss_step(draft, place_loss(g, registry, loss), loss);
   auto model_outputs = runnable_outputs(graph);
-  ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
+  ChosenWeights chosen = choose_weights(*draft.model(), registry, loss, options);
   std::vector<std::string> penalized = names_of(chosen.trained);
   std::ranges::copy(names_of(chosen.held), std::back_inserter(penalized));
   const auto worker = make_step_of_worker(draft, registry, optimizer, options);
   PlacedLoss placed = place_loss(g, registry, loss, &penalized, worker->of_loss());
   Value* loss_value = placed.written.loss;
-  StateWeights state_weights =
-      enter_training(draft, registry, std::move(chosen), loss_value, options);
+  StateWeights state_weights = enter_training(draft, registry, std::move(chosen), placed, options);
   worker->treat_statistics(state_weights.statistics);
   widen(draft, state_weights);
   const std::vector<Weight>& weights = state_weights.trained;
@@ -487,6 +498,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
   if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
   std::vector<std::string> names;
   std::ranges::transform(weights, std::back_inserter(names), &WeightInfo::name);
+  prepare_loss(draft.g(), reduced);
   const PlacedLoss placed = place_loss(draft.g(), registry, reduced, &names);
   graph.outputs.clear();
   EvaluationPorts ports{.numerator = add_output(graph, placed.written.numerator),
@@ -522,14 +534,22 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
 LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const std::string& loss_name) {
   Draft draft(working, registry);
+  prepare_loss(draft.g(), loss);
   LossGraph result{.model = draft.model(), .first_new_node = draft.graph().nodes.size()};
   const PlacedLoss placed = place_loss(draft.g(), registry, loss);
   result.info = placed.resolved.info;
   const auto add_scores = [&](const PlacedLoss& one) {
     result.inputs.push_back({.value = one.stored_scores, .name = one.resolved.info.scores});
+    for (Value* value : one.read_values) {
+      result.inputs.push_back({.value = value, .name = value->name});
+    }
   };
   add_scores(placed);
   for (const PlacedLoss& other : placed.others) add_scores(other);
+  for (const PlacedLoss& match : placed.matches) add_scores(match);
+  for (Value* input : placed.teachers.inputs) {
+    result.inputs.push_back({.value = input, .name = input->name});
+  }
   for (Value* weight : placed.penalized) {
     result.inputs.push_back({.value = weight, .name = weight->name});
   }
@@ -539,7 +559,7 @@ LossGraph build_loss(const ir::Model& working, const opdef::OpRegistry& registry
       result.inputs.push_back({.value = placed.target, .name = placed.target->name});
     }
   } else {
-    result.targets.push_back(placed.target);
+    if (placed.target != nullptr && !placed.is_match) result.targets.push_back(placed.target);
     if (placed.sample_weight != nullptr) result.targets.push_back(placed.sample_weight);
   }
   for (const PlacedLoss& other : placed.others) result.targets.push_back(other.target);

@@ -423,6 +423,10 @@ Head resolve_among_outputs(const ir::Graph& graph, const Loss& loss, ResolvedLos
 
 }  // namespace
 
+Value* find_loss_value(const ir::Graph& graph, const std::string& name) {
+  return find_value(graph, name);
+}
+
 // The output or value that is already the loss.
 ResolvedLoss resolve_output(const ir::Graph& graph, const Loss& loss) {
   if (loss.output.empty()) {

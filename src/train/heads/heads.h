@@ -25,6 +25,9 @@ struct ResolvedLoss {
 /// that does; unknown output with the nearest name).
 ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss);
 
+/// An output or inner value by name. Throws: ModelError naming the nearest.
+ir::Value* find_loss_value(const ir::Graph& graph, const std::string& name);
+
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_HEADS_HEADS_H_

@@ -122,6 +122,9 @@ void check_score_shape(const LossFunction& function, const Value& scores) {
     case ScoreShape::kMatrix:
       if (rank != 2) refuse_scores(function, scores, "vectors [N, K]");
       return;
+    case ScoreShape::kVectors:
+      if (rank < 2) refuse_scores(function, scores, "vectors [N, K] or [N, ..., K]");
+      return;
     case ScoreShape::kClassesPlaces:
       if (rank < 2) refuse_scores(function, scores, "scores [N, C], one column per class");
       return;
@@ -215,6 +218,19 @@ bool takes_scores(const LossFunction& function) {
   return user != nullptr ? user->takes_scores : kind_of(function).takes_scores;
 }
 
+bool compares_embeddings(const LossFunction& function) {
+  return std::holds_alternative<InfoNce>(function) || std::holds_alternative<Triplet>(function) ||
+         std::holds_alternative<CosineEmbedding>(function);
+}
+
+bool has_target(const LossFunction& function) {
+  return kind_of(function).target != TargetKind::kNone;
+}
+
+bool has_number_targets(const LossFunction& function) {
+  return kind_of(function).target == TargetKind::kNumbers;
+}
+
 std::optional<std::int64_t> ignored_class(const LossFunction& function) {
   if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) return spec->ignore_index;
   if (const auto* spec = std::get_if<NegativeLogLikelihood>(&function)) return spec->ignore_index;
@@ -232,6 +248,8 @@ bool has_soft_targets(const LossFunction& function) {
 bool is_classification(const LossFunction& function, const Value& scores) {
   switch (kind_of(function).target) {
     case TargetKind::kNumbers:
+    case TargetKind::kRowNumbers:
+    case TargetKind::kNone:
       return false;
     case TargetKind::kClasses:
       return true;
@@ -261,6 +279,8 @@ ir::Type target_type(const LossFunction& function, const Value& scores, std::int
   if (std::holds_alternative<Dpo>(function)) {
     return ir::Type::tensor(DataType::kFloat64, {type.shape->front(), ir::Dim()});
   }
+  const TargetKind target = kind_of(function).target;
+  if (target == TargetKind::kRowNumbers) return ir::Type::tensor(type.dtype, {type.shape->front()});
   if (!is_classification(function, scores)) return type;
   ir::SymbolicShape shape{type.shape->front()};
   if (has_class_axis(function)) {
@@ -296,7 +316,9 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
   Value* sample_weight = place.sample_weight;
   const LossInputs in{.scores = place.scores,
                       .target = compared_target(g, function, place.target),
-                      .weight = sample_weight};
+                      .weight = sample_weight,
+                      .partners = place.partners,
+                      .own = place.own};
   Elements elements =
       kind_of(function).rule(g, function, with_classes_second(g, in, place.class_axis));
   elements.values = with_rows_first(g, elements.values, in, place.class_axis);

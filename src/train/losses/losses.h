@@ -43,6 +43,8 @@ struct LossPlace {
   ir::Value* worker_weight = nullptr;
   /// The worker averages over its own rows, for an update of its own weights (sync_every).
   bool updates_alone = false;
+  std::vector<ir::Value*> partners = {};  ///< see LossInputs
+  std::vector<ir::Value*> own = {};
 };
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h).
@@ -79,6 +81,13 @@ bool is_log_likelihood(const LossFunction& function);
 
 /// The classes of a target that the scores of each position are compared with.
 std::vector<std::int64_t> compared_classes(const LossFunction& function, const Tensor& target);
+/// True for losses of embeddings, which read Loss::partners.
+bool compares_embeddings(const LossFunction& function);
+/// Throws ModelError if a loss of embeddings cannot have so many partners.
+void check_partners(const LossFunction& function, std::size_t count);
+/// True if there is a target; if it is always numbers of the scores' shape.
+bool has_target(const LossFunction& function);
+bool has_number_targets(const LossFunction& function);
 
 /// The class index of ignored rows.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);

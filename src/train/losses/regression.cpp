@@ -14,9 +14,10 @@ constexpr double kEpsilon = 1e-8;
 
 Value* difference(GraphBuilder& g, const LossInputs& in) { return g.sub(in.scores, in.target); }
 
-// x . y for each row of [N, K]: [N].
+// x . y for each row of [N, K], or each vector along the last axis: [N, ...].
 Value* row_dot(GraphBuilder& g, Value* x, Value* y) {
-  return g.reduce_sum(g.mul(x, y), {1}, /*keepdims=*/false);
+  return g.reduce_sum(g.mul(x, y), {static_cast<std::int64_t>(x->type.rank()) - 1},
+                      /*keepdims=*/false);
 }
 
 // max(|x|, epsilon) for each row. The square is clamped, not its root: the slope at 0 is finite.
@@ -150,13 +151,14 @@ void register_regression(LossTable& table) {
           .names = {{"poisson", {}, {"PoissonNLLLoss"}}},
       });
   table.add<write_cosine>(
-      {.target = TargetKind::kNumbers, .scores = ScoreShape::kMatrix},
+      {.target = TargetKind::kNumbers, .scores = ScoreShape::kVectors},
       Described<Cosine>{
           .type = "Cosine",
           .summary = "cosine loss",
           .source = "torch: cosine_similarity",
           .formula = "1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; "
-                     "their rows are vectors.",
+                     "their rows are vectors. With more axes, vectors are along the last, and "
+                     "their losses are averaged.",
           .names = {{"cosine", {}, {"cosine_similarity"}}},
       });
 }

@@ -15,6 +15,8 @@ void register_regression(LossTable& table);
 void register_classification(LossTable& table);
 void register_language(LossTable& table);
 void register_users(LossTable& table);
+void register_distillation(LossTable& table);
+void register_contrastive(LossTable& table);
 
 const LossTable& loss_rows() {
   static const LossTable table = [] {
@@ -38,6 +40,8 @@ const LossTable& loss_rows() {
     register_classification(made);
     register_language(made);
     register_users(made);
+    register_distillation(made);
+    register_contrastive(made);
     made.finish();
     return made;
   }();

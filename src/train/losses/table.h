@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
@@ -24,6 +25,8 @@ struct LossInputs {
   ir::Value* scores = nullptr;
   ir::Value* target = nullptr;
   ir::Value* weight = nullptr;
+  std::vector<ir::Value*> partners = {};  ///< embeddings [N, D] beside the scores
+  std::vector<ir::Value*> own = {};       ///< Loss::own_weights
 };
 
 /// The loss of each element [N, ...], before any reduction.
@@ -53,16 +56,19 @@ ir::Type user_target_type(const UserLoss& spec, const ir::Value& scores);
 
 /// Kinds of targets that a loss reads.
 enum class TargetKind {
-  kNumbers,    ///< numbers of the scores' type and shape
-  kClasses,    ///< class numbers int64 [N]
-  kByColumns,  ///< class numbers where there is one score per row, else numbers
-  kByOptions,  ///< depends on the options of the loss
+  kNumbers,     ///< numbers of the scores' type and shape
+  kClasses,     ///< class numbers int64 [N]
+  kByColumns,   ///< class numbers where there is one score per row, else numbers
+  kByOptions,   ///< depends on the options of the loss
+  kRowNumbers,  ///< a number of the scores' type for each row [N]
+  kNone,        ///< no target
 };
 
 /// The allowed shapes of scores.
 enum class ScoreShape {
   kAny,
   kMatrix,         ///< [N, K]
+  kVectors,        ///< [N, K], or more axes
   kClassesPlaces,  ///< [N, C], or more axes with one for the classes
   kTokens,         ///< [N, T, V]
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C

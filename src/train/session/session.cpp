@@ -12,6 +12,7 @@
 #include "train/data/targets.h"
 #include "train/graphs/file_training.h"
 #include "train/graphs/graph_description.h"
+#include "train/graphs/loss_parts.h"
 #include "train/graphs/place_loss.h"
 #include "train/graphs/stop_gradient.h"
 #include "train/graphs/training_mode.h"
@@ -120,6 +121,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   }
   source_.working =
       with_stops(std::move(source_.working), builtin_ops(), options.stop_gradient);
+  source_.working = with_own_weights(std::move(source_.working), loss_);
   const std::shared_ptr<const ir::Model> given = source_.working;
   if (training_ == nullptr) {
     NumberedModel numbered = number_texts(given);
@@ -540,7 +542,9 @@ NamedTensors Session::weights() const {
 
 NamedTensors Session::weight_views() const {
   NamedTensors result;
+  const NamedTensors own = own_weights(loss_);
   for (const WeightInfo& weight : graph().state_weights()) {
+    if (std::ranges::find(own, weight.name, &NamedTensor::name) != own.end()) continue;
     result.push_back({.name = weight.name, .tensor = weight_value(weight.name)});
   }
   return result;

@@ -6,6 +6,7 @@
 
 #include "ir/uses.h"
 #include "train/graphs/file_training.h"
+#include "train/graphs/loss_parts.h"
 #include "train/tools/feeds.h"
 
 namespace onnxgrad::train {
@@ -57,6 +58,8 @@ void Finder::find_inputs() {
     found_.inputs.push_back(value_info(port.name, port.type));
   }
   describe_map_inputs(parts_.source.file.model.get(), found_.inputs);
+  const auto siblings = sibling_inputs(found_.inputs, parts_.loss);
+  found_.inputs.insert(found_.inputs.end(), siblings.begin(), siblings.end());
   find_constants();
 }
 

@@ -18,7 +18,7 @@ class FileTraining;
 
 /// Inputs and outputs of a session, as users see them.
 struct SessionValues {
-  std::vector<ValueInfo> inputs = {};
+  std::vector<ValueInfo> inputs = {};  ///< with siblings after them: see Loss::views
   std::vector<ValueInfo> outputs = {};
   std::vector<RunnableOutput> runnable = {};    ///< of `outputs`
   std::vector<std::string> constants = {};      ///< inputs without rows

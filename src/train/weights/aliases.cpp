@@ -42,7 +42,7 @@ struct ModuleOfNode {
   std::string path = {};
   char separator = '.';
 };
-ModuleOfNode module_of(const ir::Node& node);
+ModuleOfNode module_of_node(const ir::Node& node);
 
 /// Turns names of parameters in a call into those in the program: the paths of modules that occur
 /// in the file show which '_' was a '.'.
@@ -134,7 +134,7 @@ ProgramCall program_call(const ir::Node& node) {
   return call;
 }
 
-ModuleOfNode module_of(const ir::Node& node) {
+ModuleOfNode module_of_node(const ir::Node& node) {
   std::vector<std::string> scopes = scopes_of(node);
   if (scopes.size() >= 2) {
     const std::string& module = scopes[scopes.size() - 2];
@@ -252,7 +252,7 @@ class AliasFinder {
     std::map<const Value*, int> by_weight;
     for (const Node* node : graph_.nodes) {
       if (!is_cell(*node)) continue;
-      const std::string module = node->op_type + module_of(*node).path;
+      const std::string module = node->op_type + module_of_node(*node).path;
       const auto [known, is_new] = by_weight.try_emplace(node->input(1), counts[module]);
       if (is_new) ++counts[module];
       layers_.emplace(node, known->second);
@@ -301,7 +301,7 @@ class AliasFinder {
     if (auto name = name_beside(site); !name.empty()) {
       return {.names = {std::move(name)}, .is_transposed = is_transposed};
     }
-    const ModuleOfNode module = module_of(*site.node);
+    const ModuleOfNode module = module_of_node(*site.node);
     if (module.path.empty()) return {};
     return {.names = {module.path + module.separator + site.role}, .is_transposed = is_transposed};
   }
@@ -335,7 +335,7 @@ class AliasFinder {
     if (other == nullptr || !other->is_initializer()) return "";
     const Node* reader = uses_.first_reader(other);
     if (reader == nullptr) return "";
-    const ModuleOfNode module = module_of(*reader);
+    const ModuleOfNode module = module_of_node(*reader);
     std::string name = module.path + module.separator + site.role;
     return module.path.empty() || graph_.names().is_used(name) ? "" : name;
   }
@@ -382,7 +382,7 @@ class AliasFinder {
 
   // Parameters of torch.nn.LSTM, GRU and RNN: "cell.weight_ih_l0", "cell.bias_hh_l0_reverse".
   ir::WeightAlias alias_in_cell(const Site& site) const {
-    const ModuleOfNode module = module_of(*site.reader);
+    const ModuleOfNode module = module_of_node(*site.reader);
     const auto layer = layers_.find(site.reader);
     if (module.path.empty() || layer == layers_.end()) return {};
     std::vector<std::string> kinds;
