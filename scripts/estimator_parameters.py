@@ -155,6 +155,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "trainable",
     "frozen",
     "untie",
+    "new_head",
     "lora",
     "adapter",
     "teacher",

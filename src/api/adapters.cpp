@@ -61,11 +61,14 @@ struct PeftTensor {
 std::vector<PeftTensor> peft_tensors(const train::RecordedLayer& layer, const Tensor& first) {
   if (!layer.factors.empty()) {
     const std::int64_t size = first.num_elements();
-    return {{.part = "ia3_l",
-             .name = layer.factors,
-             .is_transposed = false,
-             .dims = layer.scales_inputs ? std::vector<std::int64_t>{1, size}
-                                         : std::vector<std::int64_t>{size, 1}}};
+    std::vector<std::int64_t> dims{size, 1};
+    if (first.dims().rank() > 1) {  // of a convolution
+      dims.assign(first.dims().begin(), first.dims().end());
+      dims.insert(dims.begin(), 1);
+    } else if (layer.scales_inputs) {
+      dims = {1, size};
+    }
+    return {{.part = "ia3_l", .name = layer.factors, .is_transposed = false, .dims = dims}};
   }
   const bool is_matrix = first.dims().rank() == 2;
   const bool is_embedding = layer.role == "embedding";
@@ -73,9 +76,21 @@ std::vector<PeftTensor> peft_tensors(const train::RecordedLayer& layer, const Te
       {is_embedding ? "lora_embedding_A" : "lora_A.weight", layer.a, is_matrix},
       {is_embedding ? "lora_embedding_B" : "lora_B.weight", layer.b, is_matrix}};
   if (!layer.magnitude.empty()) {
-    tensors.push_back({"lora_magnitude_vector", layer.magnitude, false});
+    PeftTensor magnitude{"lora_magnitude_vector", layer.magnitude, false};
+    if (!is_matrix) {  // [1, out, 1, 1]
+      magnitude.dims.assign(first.dims().rank(), 1);
+      magnitude.dims[1] = -1;
+    }
+    tensors.push_back(std::move(magnitude));
   }
   return tensors;
+}
+
+// The form of a vector, whose own size is written as -1.
+Dims dims_for(const PeftTensor& form, const Tensor& tensor) {
+  std::vector<std::int64_t> dims = form.dims;
+  std::ranges::replace(dims, std::int64_t{-1}, tensor.num_elements());
+  return Dims(dims);
 }
 
 // The name that the exporting program used, if it is known.
@@ -328,7 +343,7 @@ NamedTensors adapter_state(const Model& model, std::string_view name) {
     for (const PeftTensor& form : peft_tensors(layer, first)) {
       const Tensor stored = weight_of(model, form.name);
       Tensor tensor = form.is_transposed ? train::transposed_matrix(stored) : stored.clone();
-      if (!form.dims.empty()) tensor = tensor.reshaped(Dims(form.dims));
+      if (!form.dims.empty()) tensor = tensor.reshaped(dims_for(form, tensor));
       state.push_back({.name = fmt::format("{}{}.{}", kPeftPrefix, layer.module, form.part),
                        .tensor = std::move(tensor)});
     }

@@ -1,6 +1,9 @@
 #include "onnxgrad/transfer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -93,7 +96,15 @@ Model unfold_batch_norm(const Model& model, const UnfoldOptions& options) {
     const Tensor numbers = bias.is_initializer()
                                ? bias.initializer
                                : std::get<Tensor>(*bias.producer->find_attribute("value"));
-    return statistics_of(results[static_cast<std::size_t>(at)], numbers.to_doubles());
+    ChannelStatistics found =
+        statistics_of(results[static_cast<std::size_t>(at)], numbers.to_doubles());
+    const auto is_finite = [](double number) { return std::isfinite(number); };
+    if (!std::ranges::all_of(found.variances, is_finite)) {
+      throw OptionError({.what = fmt::format("the rows have no finite statistics at '{}'", name),
+                         .where = {.value = name},
+                         .hint = "Give rows without NaN and infinite numbers."});
+    }
+    return found;
   };
   train::unfold_batch_norms(*graph, options.epsilon, statistics);
   return Model(api::edited(model, std::move(graph)));

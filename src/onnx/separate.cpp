@@ -84,6 +84,23 @@ std::string renamed(std::string_view message, int name_field, const std::string&
   return result;
 }
 
+// The entries that the file keeps beside a tensor, as fields of a TensorProto that has none.
+std::string metadata_fields(std::string_view tensor, const ir::Metadata& metadata) {
+  using Entry = onnx::StringStringEntryProto;
+  constexpr int kField = onnx::TensorProto::kMetadataPropsFieldNumber;
+  std::string fields;
+  for (WireReader in(tensor); in.next();) {
+    if (in.field() == kField) return fields;
+  }
+  for (const auto& [key, value] : metadata) {
+    WireWriter(fields).message(kField, [&, &key = key, &value = value](WireWriter& entry) {
+      entry.bytes(Entry::kKeyFieldNumber, key);
+      entry.bytes(Entry::kValueFieldNumber, value);
+    });
+  }
+  return fields;
+}
+
 }  // namespace
 
 // Adds fields to the message `around` after that of `place`, which is not otherwise edited.
@@ -123,9 +140,11 @@ void TensorSeparator::separate(const Separation& separation) {
   const std::optional<Place> place = find(*separation.tensor);
   ONNXGRAD_ASSERT(place.has_value());
   std::string fields;
+  const std::string metadata = metadata_fields(place->tensor, separation.tensor->value->metadata);
   for (const auto& [name, reads] : separation.parts) {
-    WireWriter(fields).bytes(onnx::GraphProto::kInitializerFieldNumber,
-                             renamed(place->tensor, onnx::TensorProto::kNameFieldNumber, name));
+    WireWriter(fields).bytes(
+        onnx::GraphProto::kInitializerFieldNumber,
+        renamed(place->tensor, onnx::TensorProto::kNameFieldNumber, name) + metadata);
     for (const std::size_t i : reads) redirect(separation.tensor->reads[i], name);
   }
   append_after(place->graph, place->after, fields);

@@ -294,10 +294,12 @@ def configurations(name: str) -> dict[str, Any]:
         "biases": lora(r=2, bias="all", target_modules=targets),
         "own_biases": lora(r=2, bias="lora_only", target_modules=targets),
     }
+    found["dora"] = lora(
+        r=3, lora_alpha=8, use_dora=True, target_modules=targets, modules_to_save=head
+    )
+    if name == "cnn":
+        found["ia3"] = peft.IA3Config(target_modules=targets, feedforward_modules=targets[1:])
     if name not in ("cnn", "bag"):
-        found["dora"] = lora(
-            r=3, lora_alpha=8, use_dora=True, target_modules=targets, modules_to_save=head
-        )
         # Both MatMul, with [in, out], and Gemm, with [out, in].
         found["dora_all"] = lora(r=2, use_dora=True, target_modules="all-linear")
         found["dora_patterns"] = lora(

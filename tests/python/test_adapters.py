@@ -6,6 +6,7 @@ a graph whose norm is a constant.
 
 import json
 import pickle
+import warnings
 
 import numpy as np
 import onnx
@@ -39,6 +40,10 @@ CASES = {
     "two_stacks": (DECODER, "lora", None),
     "two_stacks_ia3": (DECODER, "ia3", {"key", "value", "mlp_down"}),
     "convolutions": (VGG, {"lora": {"targets": ["conv", "linear"], "rank": 2}}, None),
+    "dora_kernels": (VGG, {"dora": {"targets": ["conv", "linear"], "rank": 2}}, None),
+    "dora_dropout": (VGG, {"dora": {"targets": ["conv", "linear"], "dropout": 0.1}}, None),
+    "dora_table": (GPT, {"dora": {"targets": "embedding", "rank": 2}}, {"embedding"}),
+    "ia3_kernels": (VGG, {"ia3": {"targets": "conv"}}, {"conv"}),
     "vision": (MODELS / "patch_transformer_class_token.onnx", "dora", None),
     "gated": (MODELS / "rmsnorm_gated_mlp.onnx", "ia3", {"mlp_down"}),
     "residual": (MODELS / "squeeze_excite.onnx", "lora", {"mlp_up", "mlp_down"}),
@@ -103,7 +108,9 @@ def test_outputs_merging_and_files(name, tmp_path):
     assert targets == modules or targets == f"^({'|'.join(modules)})$"
 
 
-@pytest.mark.parametrize("name", ["scaled", "ia3", "embedding", "convolutions", "two_stacks_ia3"])
+@pytest.mark.parametrize(
+    "name", ["scaled", "ia3", "embedding", "convolutions", "two_stacks_ia3", "ia3_kernels"]
+)
 def test_gradients_by_finite_differences(name):
     path, adapter, _ = CASES[name]
     model = disturbed(og.adapters.add(path, adapter))
@@ -133,6 +140,78 @@ def test_the_norm_of_dora_is_a_constant():
     assert len(gradients) == 3
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, expected[name], atol=1e-5)
+
+
+def parsed(text, **arrays):
+    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    for name, array in arrays.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+LAYER = "g (float[N, 4] x) => (float[N, 3] y) { y = Gemm(x, w, b) }"
+
+
+def test_dora_drops_what_the_magnitude_changes():
+    """As in PEFT: x W + b + (s - 1) d(x) W + s d(x) A B, with s = m / |W + A B|."""
+    w, b, x, mask = normal(4, 3), normal(3, seed=1), normal(5, 4, seed=2), normal(5, 4, seed=3)
+    model = disturbed(
+        og.adapters.add(parsed(LAYER, w=w, b=b), "dora", rank=2, dropout=0.5, targets="linear")
+    )
+    (node,) = (node for node in model.graph.node if node.op_type == "Dropout")
+    node.op_type, node.input[1] = "Mul", "mask"
+    model.graph.initializer.append(onnx.numpy_helper.from_array(mask, "mask"))
+    held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
+    first, second, magnitude = (held[name] for name in og.adapters.of(model)[0].layers[0].tensors)
+    scale = magnitude / np.linalg.norm(w + first @ second, axis=0)
+    dropped = x * mask
+    wanted = x @ w + b + (scale - 1) * (dropped @ w) + scale * (dropped @ first @ second)
+    assert_near(run(model, {"x": x}), [wanted])
+
+
+def test_dora_on_columns_of_zeros():
+    w = normal(4, 3)
+    w[:, 1] = 0
+    x = normal(8, 4, seed=2)
+    adapted = og.adapters.add(parsed(LAYER, w=w, b=normal(3, seed=1)), "dora", targets="linear")
+    session = og.TrainingSession(adapted, "squared_error")
+    for _ in range(3):
+        session.step({"x": x, "label": normal(8, 3, seed=4)})
+    trained = session.trained_model()
+    (outputs,) = run(trained, {"x": x})
+    assert np.isfinite(outputs).all()
+    assert_near(run(og.adapters.merge(trained), {"x": x}), [outputs])
+
+
+def test_files_of_factors_on_one_score(tmp_path):
+    """The form [1, 1] says nothing of which side is scaled; the configuration does."""
+    text = "g (float[N, 4] x) => (float[N, 1] y) { h = MatMul(x, v) t = Tanh(h) y = MatMul(t, w) }"
+    model = parsed(text, v=normal(4, 3), w=normal(3, 1, seed=1))
+    changed = disturbed(og.adapters.add(model, "ia3", targets=["v", "w"]))
+    og.adapters.save(changed, tmp_path)
+    feeds = {"x": normal(5, 4)}
+    assert_near(run(og.adapters.load(model, tmp_path), feeds), run(changed, feeds), 1e-6)
+    table = og.adapters.add(GPT, "ia3", targets="embedding")
+    with pytest.raises(og.ModelError, match="PEFT has no file for factors on the table"):
+        og.adapters.save(table, tmp_path)
+
+
+def test_weights_that_are_inputs_take_adapters():
+    model = parsed(LAYER, w=normal(4, 3), b=normal(3))
+    model.ir_version = 3
+    model.opset_import[0].version = 8
+    for tensor in model.graph.initializer:
+        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        model.graph.input.append(info)
+    feeds = {"x": normal(5, 4)}
+    adapted = disturbed(og.adapters.add(model, targets="linear", rank=1))
+    outputs = run(adapted, feeds)
+    assert np.abs(outputs[0] - run(model, feeds)[0]).max() > 1e-3
+    assert_near(run(og.adapters.merge(adapted), feeds), outputs)
 
 
 def batch(rows=32):
@@ -365,6 +444,7 @@ ERRORS = {
     "dropout": ({"dropout": 1.0}, og.OptionError, "dropout"),
     "option": ({"rnk": 4}, og.OptionError, "rank"),
     "name": ({"name": "a/b"}, og.OptionError, "name"),
+    "no text": ({"name": 3}, og.OptionError, "name: 3, expected a text"),
     "full": ({"full": "nothing*"}, og.ModelError, "nothing"),
 }
 
@@ -374,6 +454,25 @@ def test_errors(name):
     options, kind, text = ERRORS[name]
     with pytest.raises(kind, match=text):
         og.adapters.add(GPT, "lora", **options)
+
+
+def test_errors_of_sessions():
+    with pytest.raises(og.OptionError, match="adapters: list, expected a dictionary"):
+        og.InferenceSession(GPT, adapters=["folder"])
+    with pytest.raises(og.OptionError, match="expected a text"):
+        og.adapters.state(GPT, name=3)
+    with pytest.raises(og.OptionError, match="trainable= names no weight of the adapter"):
+        og.TrainingSession(GPT, lora=2, trainable="out.bias")
+    trained = og.TrainingSession(GPT, lora=2, trainable=["*lora*", "out.bias"]).trained_weights
+    assert {"out.bias"} < {weight.name for weight in trained}
+
+
+def test_the_first_matrix_that_waits_is_no_fault():
+    """The gradient of A is zero until B, of zeros, has changed: after one step."""
+    X, y = batch(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer().fit(X, y, epochs=1, batch_size=8, verbose=0)
 
 
 def test_errors_of_files(tmp_path):
@@ -446,6 +545,7 @@ def test_a_record_that_names_something_twice_is_refused():
         [adapter, adapter],
         [{**adapter, "layers": [itself]}],
         [{**adapter, "rank": -1}],
+        [{**adapter, "scale": 7.0}],
     ):
         model.metadata_props[0].value = json.dumps({**record, "adapters": damaged})
         with pytest.raises(og.ModelError, match="record"):

@@ -33,7 +33,6 @@ EXPORTED = [
     for dynamo in (True, False)
     if dynamo or name not in ("llama", "qwen2", "gpt2")
 ]
-# PEFT's Conv2d and Embedding take DoRA too; here only linear layers do.
 TOLERANCE = 5e-6  # of float32 sums in another order, relative to the largest output
 
 

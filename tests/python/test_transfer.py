@@ -309,6 +309,19 @@ def test_forms_of_heads():
     )
     (p,) = run(og.replace_head(one_score, 4), {"x": array(5, 3)})
     np.testing.assert_allclose(p.sum(1), np.ones(5), rtol=1e-6)
+    stacked = parsed(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, T, 3] x) => (float[N, T, 4] y)
+        { s = MatMul(x, w)  t = Add(s, b)  y = Softmax(t) }""",
+        w=array(1, 3, 4),
+        b=array(4),
+    )
+    new = og.replace_head(stacked, 6)
+    assert {name: value.shape for name, value in weights_of(new).items()} == {
+        "w": (1, 3, 6),
+        "b": (6,),
+    }
+    assert run(new, {"x": array(2, 5, 3)})[0].shape == (2, 5, 6)
     rows = parsed(
         """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N, 3] x) => (float[N] y) <int64[1] flat = {-1}>
@@ -335,6 +348,8 @@ def test_several_heads():
         og.replace_head(deep, 4, at="W0")
     with pytest.raises(og.OptionError, match="labels"):
         og.replace_head(deep, 4, labels=["a"])
+    with pytest.raises(og.OptionError, match="'a' twice"):
+        og.replace_head(deep, 3, labels=["a", "a", "c"])
 
 
 def test_other_classes_name_replace_head():
@@ -395,7 +410,8 @@ def test_layers_by_depth():
 
     assert trained(trainable="head") == ["W2", "b2"]
     assert trained(trainable="last:1") == ["W1", "b1", "W2", "b2"]
-    assert trained(trainable="last:0") == ["W2", "b2"]
+    with pytest.raises(og.ModelError, match="'last:0' selects no layer"):
+        trained(trainable="last:0")
     assert trained(trainable=["head", "W0"]) == ["W0", "W2", "b2"]
     assert trained(frozen="head") == ["W0", "b0", "W1", "b1"]
     assert og.ForwardBackward(model, weights="head").weight_names == ["W2", "b2"]
@@ -465,6 +481,8 @@ def test_unfolded_batch_norm():
             continue
         assert np.array_equal(array, weights_of(frozen.trained_model())[name])
         assert not np.array_equal(array, weights_of(trained.trained_model())[name])
+    with pytest.raises(og.OptionError, match="no finite statistics"):
+        og.unfold_batch_norm(model, {"image": np.full_like(X[:4], np.nan)})
     with pytest.raises(og.ModelError, match="no convolution"):
         og.unfold_batch_norm(mlp_proto([3, 4]))
 
@@ -529,6 +547,9 @@ def test_gradual_unfreezing():
     assert losses[-1] < losses[0]
     trainer.fit(X, y, epochs=1, verbose=0, callbacks=[og.callbacks.GradualUnfreezing(every=2)])
     assert len(trainer.session.trained_weights) == 6
+    # Groups may be of layers that are frozen at first alone.
+    grouped = og.Trainer(model, groups=[og.optimizers.ParameterGroup("W0", lr_factor=0.1)])
+    grouped.fit(X, y, epochs=3, verbose=0, callbacks=[og.callbacks.GradualUnfreezing()])
     with pytest.raises(og.OptionError, match="early stopping"):
         trainer.fit(X, y, epochs=2, verbose=0, callbacks=callbacks, early_stopping=True)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -239,6 +240,22 @@ def test_a_tied_table_is_one_weight(kind):
     )
     frozen = og.TrainingSession(path, "cross_entropy", frozen="head.weight")
     assert all(weight.num_parameters != 36 for weight in frozen.trained_weights)
+
+
+def test_a_transposed_copy_without_names_is_the_table():
+    table = np.random.default_rng(0).normal(size=(11, 6)).astype(np.float32)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (int64[N, T] ids) => (float[N, T, 11] scores)
+        { e = Gather(table, ids)  t = Tanh(e)  scores = MatMul(t, copy) }""")
+    for name, array in (("table", table), ("copy", np.ascontiguousarray(table.T))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    session = og.TrainingSession(model, "cross_entropy", "adam")
+    ids = np.arange(40).reshape(8, 5) % 11
+    for _ in range(10):
+        session.step({"ids": ids, "label": np.roll(ids, -1, axis=1)})
+    found = {t.name: numpy_helper.to_array(t) for t in session.trained_model().graph.initializer}
+    np.testing.assert_array_equal(found["table"].T, found["copy"])
+    assert not np.array_equal(found["table"], table)
 
 
 def test_equal_numbers_by_accident_stay_separate():

@@ -21,6 +21,7 @@ __all__ = [
     "LoRALike",
     "Norms",
     "adapted",
+    "adapter_name",
     "adapter_options",
     "as_adapter",
 ]
@@ -50,6 +51,15 @@ class Adapter(Description):
         lists = {key: list(options[key] or ()) for key in ("targets", "exclude", "full")}
         options["alpha"] = options["alpha"] or 0.0
         return _core.add_adapter(model, self._kind, **options | lists)
+
+
+def adapter_name(given: object) -> str:
+    """Return the name of an adapter, which must be a text."""
+    if isinstance(given, str):
+        return given
+    raise OptionError(
+        what=f"name: {given!r}, expected a text", value="name", hint="Give it as in name='mine'."
+    )
 
 
 def _names(option: str, given: Names) -> tuple[str, ...] | None:
@@ -120,7 +130,7 @@ class LoRA(Adapter):
             exclude=_names("exclude", exclude) or (),
             rank_stabilized=bool(rank_stabilized),
             full=_names("full", full) or (),
-            name=name,
+            name=adapter_name(name),
             seed=None if seed is None else positive_int("seed", seed, 0),
         )
 
@@ -164,7 +174,7 @@ class IA3(Adapter):
             targets=_names("targets", targets),
             exclude=_names("exclude", exclude) or (),
             full=_names("full", full) or (),
-            name=name,
+            name=adapter_name(name),
         )
 
 
@@ -255,7 +265,7 @@ def adapted(
     """
     if lora is not None and adapter is not None:
         raise OptionError(
-            what="lora and adapter are given; lora=8 means adapter={'lora': {'rank': 8}}",
+            what="lora and adapter are given; lora=8 means adapter='lora:rank=8'",
             value="adapter",
             hint="Give one of them.",
         )

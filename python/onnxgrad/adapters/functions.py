@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
-from onnxgrad.adapters.described import AdapterLike, as_adapter
+from onnxgrad.adapters.described import AdapterLike, adapter_name, as_adapter
 from onnxgrad.base.checks import checked_names, path_text, unknown_name
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
@@ -203,7 +203,7 @@ def state(model: ModelLike, name: str = "") -> dict[str, np.ndarray[Any, Any]]:
     name : str, default=""
         Empty means the only adapter.
     """
-    native = _core.adapter_state(to_core_model(model), name)
+    native = _core.adapter_state(to_core_model(model), adapter_name(name))
     return {key: from_native(value) for key, value in native.items()}
 
 
@@ -219,7 +219,7 @@ def set_state(
         A missing or unknown tensor, or another shape.
     """
     kind = kind_if(like, model)
-    native = _core.set_adapter_state(to_core_model(model), to_feeds(tensors), name)
+    native = _core.set_adapter_state(to_core_model(model), to_feeds(tensors), adapter_name(name))
     return deliver(native, kind=kind)
 
 
@@ -249,7 +249,7 @@ def save(
     CheckpointError
         A file cannot be written.
     """
-    save_core(to_core_model(model), folder, name, kind)
+    save_core(to_core_model(model), folder, adapter_name(name), kind)
 
 
 def save_core(
@@ -299,7 +299,9 @@ def load(
         A damaged file, or an adapter that is neither LoRA, DoRA nor (IA)³.
     """
     kind = kind_if(like, model, path)
-    native = _core.load_adapter(to_core_model(model), path_text("folder", folder), name)
+    native = _core.load_adapter(
+        to_core_model(model), path_text("folder", folder), adapter_name(name)
+    )
     return deliver(native, path, kind)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text
 from onnxgrad.data.arrays import from_native, to_feeds
-from onnxgrad.errors import ModelError
+from onnxgrad.errors import ModelError, OptionError
 
 __all__ = ["with_switched_adapters"]
 
@@ -28,6 +28,12 @@ def with_switched_adapters(
     ModelError
         The adapters adapt different layers, or are of different kinds.
     """
+    if not isinstance(folders, Mapping):
+        raise OptionError(
+            what=f"adapters: {type(folders).__name__}, expected a dictionary",
+            value="adapters",
+            hint="Give the folders by names: adapters={'mine': 'folder'}.",
+        )
     loaded = {
         name: _core.load_adapter(model, path_text("adapters", folder), "default")
         for name, folder in folders.items()

@@ -5,7 +5,7 @@ without a value; a name with an underscore may appear alone (``drop_last``). The
 replaces each option of the running command by its own spelling: ``--validation 0.1``,
 ``--trainable``, ``--drop-last``, ``--open-batch off`` for ``open_batch=False``. A function that is
 a command is spelled as that, ``add_loss()`` as ``onnxgrad add-loss``. Quoted text comes from the
-user and is not changed.
+user and is not changed, nor are lists and dictionaries.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FUNCTIONS = {
 }
 
 _TOKEN = re.compile(
-    r"(?<![\w.'\"-])(?P<name>[A-Za-z]\w*)=(?P<value>'[^'\n]*'|\"[^\"\n]*\"|[\w+-][\w.+:*/-]*)?"
+    r"(?<![\w.'\"-])(?P<name>[A-Za-z]\w*)=(?![{\[(])(?P<value>'[^'\n]*'|\"[^\"\n]*\"|[\w+-][\w.+:*/-]*)?"
     r"|(?<![\w.'\"-])(?P<function>" + "|".join(_FUNCTIONS) + r")\(\)"
     r"|'[^'\n]*'|\"[^\"\n]*\""
     r"|(?<![\w./-])(?P<bare>[a-z]+(?:_[a-z]+)+)(?![\w=(/]|\.\w)"

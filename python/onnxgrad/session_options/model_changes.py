@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
+from onnxgrad.errors import OptionError
 
-__all__ = ["changed_model"]
+__all__ = ["changed_model", "check_adapter_is_trained"]
 
 
 def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -> _core.Model:
@@ -24,3 +26,28 @@ def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -
 
     full = () if given["new_head"] is None else ("head",)
     return adapted(model, given["lora"], given["adapter"], seed, full)
+
+
+def check_adapter_is_trained(
+    model: _core.Model, given: Mapping[str, Any], trainable: Sequence[str]
+) -> None:
+    """Refuse a new adapter of which `trainable` names no weight.
+
+    Raises
+    ------
+    OptionError
+        It would be added and never trained.
+    """
+    if not trainable or (given["lora"] is None and given["adapter"] is None):
+        return
+    added = _core.adapters(model)[-1]
+    names = [*(name for layer in added.layers for name in layer.tensors), *added.full]
+    for pattern in trainable:
+        is_group = pattern == "head" or pattern.startswith("last:")
+        if is_group or any(fnmatchcase(name, pattern) for name in names):
+            return
+    raise OptionError(
+        what="trainable= names no weight of the adapter, which would stay as it is",
+        value="trainable",
+        hint="Leave it out; the adapter's option full= names weights that are trained beside it.",
+    )

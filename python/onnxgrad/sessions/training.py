@@ -33,7 +33,7 @@ from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_o
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.session_options import SessionOptions
-from onnxgrad.session_options.model_changes import changed_model
+from onnxgrad.session_options.model_changes import changed_model, check_adapter_is_trained
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
 from onnxgrad.sessions.inference import NotPickled, as_declared
@@ -114,6 +114,7 @@ class TrainingSession(NotPickled):
         self._sample_weight = given["sample_weight"] or ""
         self._weighs_positions = False
         trainable = pattern_list("trainable", given["trainable"])
+        check_adapter_is_trained(self._model, given, trainable)
         frozen = pattern_list("frozen", given["frozen"])
         groups = listed(given["groups"])
         stops = pattern_list("stop_gradient", given["stop_gradient"])

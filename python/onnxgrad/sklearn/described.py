@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
+from onnxgrad.base.heads import HeadLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
@@ -27,6 +28,7 @@ SESSION_PARAMETERS = (
     "trainable",
     "frozen",
     "untie",
+    "new_head",
     "lora",
     "adapter",
     "teacher",
@@ -100,6 +102,9 @@ class EstimatorParameters(Parameters):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. See
+        `onnxgrad.TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.
@@ -161,6 +166,7 @@ class EstimatorParameters(Parameters):
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
     untie: bool
+    new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     teacher: TeacherLike | None
@@ -203,6 +209,7 @@ class EstimatorParameters(Parameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
+        new_head: HeadLike | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,
@@ -286,6 +293,9 @@ class ClassifierParameters(EstimatorParameters):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
+    new_head : int or dict, default=None
+        Replace the last layer by a new one for this number of classes. See
+        `onnxgrad.TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.
@@ -354,6 +364,7 @@ class ClassifierParameters(EstimatorParameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
+        new_head: HeadLike | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,

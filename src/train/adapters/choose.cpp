@@ -69,36 +69,27 @@ std::vector<std::string> modules_of(const std::vector<AdaptableLayer>& layers) {
 
 std::vector<std::string> default_targets(const std::vector<AdaptableLayer>& layers,
                                          AdapterKind kind) {
-  if (kind == AdapterKind::kIa3) return {"key", "value", "mlp_down"};
   const bool has_linear = std::ranges::any_of(layers, [](const AdaptableLayer& layer) {
     return layer.kind == LayerKind::kLinear && layer.role != "head";
   });
+  if (has_linear && kind == AdapterKind::kIa3) return {"key", "value", "mlp_down"};
   if (has_linear) return {"linear"};
   const bool has_convolution = std::ranges::any_of(layers, [](const AdaptableLayer& layer) {
     return layer.kind == LayerKind::kConvolution && layer.role != "head";
   });
-  return {has_convolution && kind == AdapterKind::kLora ? "conv" : "linear"};
-}
-
-void check_kind(const AdaptableLayer& layer, AdapterKind kind) {
-  if (kind == AdapterKind::kLora || layer.kind == LayerKind::kLinear) return;
-  throw ModelError({.what = fmt::format("'{}' is no linear layer; '{}' adapts no others",
-                                        layer.module, adapter_kind_name(kind)),
-                    .where = {.value = layer.module},
-                    .hint = "Use LoRA, or name other targets."});
+  return {has_convolution ? "conv" : "linear"};
 }
 
 }  // namespace
 
 std::vector<AdaptableLayer> named_layers(std::vector<AdaptableLayer> layers,
-                                         const LayerForms& forms, AdapterKind kind) {
+                                         const LayerForms& forms) {
   for (const auto& [module, form] : forms) {
     const auto is_named = [&](const AdaptableLayer& layer) {
       return layer.module == module && form.is_embedding == (layer.kind == LayerKind::kEmbedding);
     };
     const auto found = std::ranges::find_if(layers, is_named);
     if (found == layers.end()) refuse_pattern(module, "the adapter", layers);
-    check_kind(*found, kind);
   }
   std::erase_if(layers, [&forms](const AdaptableLayer& layer) {
     const auto form = forms.find(layer.module);
@@ -146,9 +137,7 @@ std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
   }
   std::vector<AdaptableLayer> result;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (!chosen[i]) continue;
-    check_kind(layers[i], options.kind);
-    result.push_back(std::move(layers[i]));
+    if (chosen[i]) result.push_back(std::move(layers[i]));
   }
   if (result.empty()) {
     throw ModelError(

@@ -1,9 +1,11 @@
 #include "train/adapters/insert.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -113,7 +115,7 @@ class Inserter {
 
   // A bias that an Add adds to the result of a MatMul belongs to the layer.
   void find_bias(const Node& node, Plan& plan) const {
-    if (is_op(node, {"Gemm"})) {
+    if (is_op(node, {"Gemm", "Conv"})) {
       if (node.input(2) != nullptr) plan.bias = node.input(2)->name;
       return;
     }
@@ -140,19 +142,21 @@ class Inserter {
 
   void write_factors(const AdaptableLayer& layer, RecordedLayer& record) {
     record.scales_inputs = scales_inputs(layer);
-    const std::int64_t size = record.scales_inputs ? layer.inputs : layer.outputs;
-    Tensor ones = Tensor::empty(DataType::kFloat32, Dims{size});
+    std::vector<std::int64_t> sizes{record.scales_inputs ? layer.inputs : layer.outputs};
+    if (layer.kind == LayerKind::kConvolution) sizes = of_channels(layer, sizes.front());
+    Tensor ones = Tensor::empty(DataType::kFloat32, Dims(sizes));
     std::ranges::fill(ones.mutable_data<float>(), 1.0F);
     Value* const factors = tensor(layer, "ia3_l", ones.cast(layer.dtype));
     record.factors = factors->name;
     for (Node* node : layer.nodes) {
       const Plan& plan = plans_.at(node);
       if (record.scales_inputs) {
-        Value* const x = node->inputs[0];
+        const std::size_t input = layer.kind == LayerKind::kEmbedding ? 1 : 0;
+        Value* const x = node->inputs[input];
         Value* const scaled =
             node->graph->add_value(root_.names().unique(layer.module + ".ia3_inputs"), x->type);
         add_before(*node, "Mul", {x, factors}, scaled);
-        node->inputs[0] = scaled;
+        node->inputs[input] = scaled;
         record.sites.push_back({.plain = x->name, .adapted = scaled->name});
       } else {
         add_after(*plan.plain->producer, "Mul", {plan.plain, factors}, plan.adapted);
@@ -197,9 +201,9 @@ class Inserter {
       AdapterSite site{
           .plain = plan.plain->name, .adapted = plan.adapted->name, .is_renamed = true};
       Value* bias = nullptr;
-      if (factor != nullptr && is_op(*node, {"Gemm"}) && node->input(2) != nullptr) {
+      if (factor != nullptr && is_op(*node, {"Gemm", "Conv"}) && node->input(2) != nullptr) {
         constexpr std::int64_t kBiasIsOptional = 11;
-        if (file_.opset() < kBiasIsOptional) {
+        if (is_op(*node, {"Gemm"}) && file_.opset() < kBiasIsOptional) {
           throw ModelError(
               {.what = fmt::format("'{}' is a Gemm of opset {}; 'dora' adapts those of "
                                    "opset 11 and later",
@@ -212,25 +216,61 @@ class Inserter {
         node->inputs.resize(2);
       }
       place_ = node;
-      Value* change = write_change(layer, *node, first, second);
+      Value* x = node->inputs[layer.kind == LayerKind::kEmbedding ? 1 : 0];
+      const bool has_dropout = options_.dropout > 0 && layer.kind != LayerKind::kEmbedding;
+      if (has_dropout) x = write_dropout(layer, x);
+      Value* const change = write_change(layer, *node, x, first, second);
       if (factor == nullptr) {
         finish("Add", {plan.plain, change}, plan.adapted);
       } else {
-        Value* const sum = step("Add", {plan.plain, change}, layer);
-        if (bias == nullptr) {
-          finish("Mul", {sum, factor}, plan.adapted);
-        } else {
-          finish("Add", {step("Mul", {sum, factor}, layer), bias}, plan.adapted);
-        }
+        write_magnitude(layer, *node, {has_dropout ? x : nullptr, change, factor, bias}, plan);
       }
       record.sites.push_back(std::move(site));
     }
   }
 
+  struct DoraOperands {
+    Value* dropped = nullptr;  // x after the dropout, if there is one
+    Value* change = nullptr;
+    Value* factor = nullptr;
+    Value* bias = nullptr;
+  };
+
+  // factor * (x W + change) + bias. With a dropout d the factor changes x W as it is for d(x), as
+  // in PEFT: x W + (factor - 1) * d(x) W + factor * change.
+  void write_magnitude(const AdaptableLayer& layer, const Node& node, const DoraOperands& given,
+                       const Plan& plan) {
+    Value* plain = plan.plain;
+    if (given.dropped != nullptr) {
+      std::vector<Value*> inputs = node.inputs;
+      inputs[0] = given.dropped;
+      plain = step(node.op_type, std::move(inputs), layer, node.attributes);
+    }
+    Value* const sum = step("Add", {plain, given.change}, layer);
+    Value* bias = given.bias;
+    if (bias != nullptr && layer.kind == LayerKind::kConvolution) {
+      bias = step("Reshape", {bias, shape(of_channels(layer, layer.outputs))}, layer);
+    }
+    Value* const rest =
+        given.dropped == nullptr ? nullptr : step("Sub", {plan.plain, plain}, layer);
+    if (rest == nullptr && bias == nullptr) {
+      finish("Mul", {sum, given.factor}, plan.adapted);
+      return;
+    }
+    Value* result = step("Mul", {sum, given.factor}, layer);
+    if (rest != nullptr && bias != nullptr) result = step("Add", {result, rest}, layer);
+    finish("Add", {result, bias != nullptr ? bias : rest}, plan.adapted);
+  }
+
+  // [size, 1, 1] of a convolution over images.
+  static std::vector<std::int64_t> of_channels(const AdaptableLayer& layer, std::int64_t size) {
+    std::vector<std::int64_t> sizes(numbers_of(layer.weight)->dims().rank() - 1, 1);
+    sizes[0] = size;
+    return sizes;
+  }
+
   // scale * x A B, or its like.
-  Value* write_change(const AdaptableLayer& layer, const Node& node, Value* a, Value* b) {
-    Value* x = node.inputs[layer.kind == LayerKind::kEmbedding ? 1 : 0];
-    if (options_.dropout > 0 && layer.kind != LayerKind::kEmbedding) x = write_dropout(layer, x);
+  Value* write_change(const AdaptableLayer& layer, const Node& node, Value* x, Value* a, Value* b) {
     switch (layer.kind) {
       case LayerKind::kLinear:
         return step("MatMul", {scaled(layer, step("MatMul", {x, a}, layer)), b}, layer);
@@ -260,6 +300,22 @@ class Inserter {
     return step("Mul", {value, constant(Tensor::scalar_of(layer.dtype, scale), "scale")}, layer);
   }
 
+  // scale * A B in the form of the weight as `node` reads it.
+  Value* write_weight_change(const AdaptableLayer& layer, bool is_read_transposed, Value* a,
+                             Value* b) {
+    if (layer.kind != LayerKind::kConvolution) {
+      Value* const change = scaled(layer, step("MatMul", {a, b}, layer));
+      if (!is_read_transposed) return change;
+      return step("Transpose", {change}, layer, {{"perm", std::vector<std::int64_t>{1, 0}}});
+    }
+    const Dims& dims = numbers_of(layer.weight)->dims();
+    const std::int64_t rank = form_of(layer).rank;
+    Value* const low = step("Reshape", {a, shape({rank, dims.product(1, dims.rank())})}, layer);
+    Value* const high = step("Reshape", {b, shape({layer.outputs, rank})}, layer);
+    Value* const product = scaled(layer, step("MatMul", {high, low}, layer));
+    return step("Reshape", {product, shape({dims.begin(), dims.end()})}, layer);
+  }
+
   // m / |W + scale * A B|, [out]; in the main graph, before everything.
   Value* write_norm(const AdaptableLayer& layer, RecordedLayer& record, Value* a, Value* b) {
     constexpr std::int64_t kAxesAreInput = 18;
@@ -273,19 +329,21 @@ class Inserter {
                         .where = {.value = layer.module},
                         .hint = "Use LoRA, or exclude it."});
     }
-    Value* const matrix = node.inputs[1];
+    Value* const matrix = node.inputs[layer.kind == LayerKind::kEmbedding ? 0 : 1];
     const bool is_read_transposed = is_op(node, {"Gemm"}) && node.int_attribute("transB", 0) != 0;
+    const bool is_convolution = layer.kind == LayerKind::kConvolution;
     place_ = matrix->producer;
-    Value* change = scaled(layer, step("MatMul", {a, b}, layer));
-    if (is_read_transposed) {
-      change = step("Transpose", {change}, layer, {{"perm", std::vector<std::int64_t>{1, 0}}});
-    }
+    Value* const change = write_weight_change(layer, is_read_transposed, a, b);
     Value* const sum = step("Add", {matrix, change}, layer);
-    const std::vector<std::int64_t> axes{is_read_transposed ? 1 : 0};
+    std::vector<std::int64_t> axes{is_read_transposed ? 1 : 0};
+    if (is_convolution) {
+      axes.resize(numbers_of(layer.weight)->dims().rank() - 1);
+      std::iota(axes.begin(), axes.end(), std::int64_t{1});
+    }
     const ir::Attribute keepdims{.name = "keepdims", .value = std::int64_t{0}};
     Value* norm = nullptr;
     if (file_.opset() >= kAxesAreInput) {
-      Value* const list = constant(Tensor::from(axes, Dims{1}), "axes");
+      Value* const list = shape(axes, "axes");
       norm = step("ReduceL2", {sum, list}, layer, {keepdims});
     } else {
       norm = step("ReduceL2", {sum}, layer, {{"axes", axes}, keepdims});
@@ -293,7 +351,14 @@ class Inserter {
     record.norm = norm->name;
     Value* const magnitude = tensor(layer, "lora_magnitude_vector", column_norms(layer));
     record.magnitude = magnitude->name;
-    return step("Div", {magnitude, norm}, layer);
+    // A column of zeros stays one.
+    constexpr double kLeast = 1e-12;
+    const double least = is_f16(layer.dtype) ? 1e-6 : kLeast;
+    Value* const divisor =
+        step("Max", {norm, constant(Tensor::scalar_of(layer.dtype, least), "least_norm")}, layer);
+    Value* const factor = step("Div", {magnitude, divisor}, layer);
+    if (!is_convolution) return factor;
+    return step("Reshape", {factor, shape(of_channels(layer, layer.outputs))}, layer);
   }
 
   Tensor column_norms(const AdaptableLayer& layer) const {
@@ -305,13 +370,14 @@ class Inserter {
                         .hint = "Use LoRA, or exclude it."});
     }
     const std::vector<double> numbers = numbers_of(layer.weight)->to_doubles();
-    const auto inputs = static_cast<std::size_t>(layer.inputs);
     const auto outputs = static_cast<std::size_t>(layer.outputs);
+    const std::size_t inputs = numbers.size() / outputs;
+    const bool is_by_rows = layer.is_transposed || layer.kind == LayerKind::kConvolution;
     Tensor norms = Tensor::empty(DataType::kFloat64, Dims{layer.outputs});
     const auto out = norms.mutable_data<double>();
     std::ranges::fill(out, 0.0);
     for (std::size_t i = 0; i < numbers.size(); ++i) {
-      out[layer.is_transposed ? i / inputs : i % outputs] += numbers[i] * numbers[i];
+      out[is_by_rows ? i / inputs : i % outputs] += numbers[i] * numbers[i];
     }
     for (double& norm : out) norm = std::sqrt(norm);
     return norms.cast(layer.dtype);
@@ -337,9 +403,13 @@ class Inserter {
                                  std::move(numbers));
   }
 
+  Value* shape(const std::vector<std::int64_t>& sizes, std::string_view hint = "shape") {
+    return constant(Tensor::from(sizes, Dims{static_cast<std::int64_t>(sizes.size())}), hint);
+  }
+
   Value* constant(const Tensor& numbers, std::string_view hint) {
     const auto key = fmt::format("{} {} {}", hint, static_cast<int>(numbers.dtype()),
-                                 numbers.to_doubles().front());
+                                 fmt::join(numbers.to_doubles(), " "));
     Value*& value = constants_[key];
     if (value == nullptr) {
       value = root_.add_initializer(fmt::format("{}_{}", options_.name, hint), numbers);
@@ -463,6 +533,11 @@ void refuse_second(const RecordedAdapter& other, const std::vector<AdaptableLaye
 void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRegistry& registry,
                     const AdapterOptions& options, const LayerForms& forms) {
   check_options(options);
+  constexpr std::int64_t kConstantInitializers = 4;
+  if (file.ir_version < kConstantInitializers) {  // where every initializer is listed as an input
+    ir::close_defaults(*file.graph);
+    file.ir_version = kConstantInitializers;
+  }
   std::vector<RecordedAdapter> record = read_adapters(file);
   for (const RecordedAdapter& other : record) {
     if (other.options.name != options.name) continue;
@@ -499,7 +574,7 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
       return std::ranges::find(own, layer.weight->name) != own.end();
     });
     layers = forms.empty() ? choose_layers(std::move(layers), options)
-                           : named_layers(std::move(layers), forms, options.kind);
+                           : named_layers(std::move(layers), forms);
     refuse_two_readings(layers);
     for (const RecordedAdapter& other : record) refuse_second(other, layers, options);
     record.push_back(Inserter(file, kept, scale_of(options), forms).insert(layers));

@@ -21,14 +21,13 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
 void remove_adapters(ir::Model& file);
 
 /// The layers that the targets of the options name. Throws: ModelError (a pattern that matches no
-/// layer, no layer at all, or one that this kind cannot adapt).
+/// layer, no layer at all).
 std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
                                           const AdapterOptions& options);
 
-/// The layers of these modules. Throws: ModelError (one is not there, or this kind does not fit
-/// it).
+/// The layers of these modules. Throws: ModelError (one is not there).
 std::vector<AdaptableLayer> named_layers(std::vector<AdaptableLayer> layers,
-                                         const LayerForms& forms, AdapterKind kind);
+                                         const LayerForms& forms);
 
 }  // namespace onnxgrad::train
 

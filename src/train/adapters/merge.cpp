@@ -63,9 +63,15 @@ class MergedWeight {
  private:
   // Number of the element's column in the layer, which computes x W with W [inputs, outputs].
   std::size_t output_of(std::size_t i, bool is_transposed) const {
-    const auto columns = static_cast<std::size_t>(dims_[1]);
-    return is_transposed ? i / columns : i % columns;
+    const auto columns = static_cast<std::size_t>(dims_.product(1, dims_.rank()));
+    return is_transposed || is_kernel() ? i / columns : i % columns;
   }
+  std::size_t input_of(std::size_t i, bool is_transposed) const {
+    const auto inner = static_cast<std::size_t>(dims_.product(2, dims_.rank()));
+    const auto columns = static_cast<std::size_t>(dims_[1]);
+    return is_transposed || is_kernel() ? i / inner % columns : i / columns;
+  }
+  bool is_kernel() const { return dims_.rank() > 2; }  // [outputs, inputs, ...]
   void merge_magnitude(const RecordedLayer& layer, const Numbers& magnitude);
 
   std::string name_;
@@ -78,10 +84,9 @@ void MergedWeight::merge(const RecordedLayer& layer, const RecordedAdapter& adap
                          const WeightFn& weight_of) {
   if (!layer.factors.empty()) {
     const Numbers factors = weight_of(layer.factors).to_doubles();
-    const bool is_of_rows = layer.scales_inputs != layer.is_transposed;
-    const auto columns = static_cast<std::size_t>(dims_[1]);
     for (std::size_t i = 0; i < numbers_.size(); ++i) {
-      numbers_[i] *= factors[is_of_rows ? i / columns : i % columns];
+      numbers_[i] *= factors[layer.scales_inputs ? input_of(i, layer.is_transposed)
+                                                 : output_of(i, layer.is_transposed)];
     }
     return;
   }
@@ -120,7 +125,7 @@ void MergedWeight::merge_magnitude(const RecordedLayer& layer, const Numbers& ma
   }
   for (std::size_t i = 0; i < numbers_.size(); ++i) {
     const std::size_t column = output_of(i, layer.is_transposed);
-    numbers_[i] *= magnitude[column] / std::sqrt(squares[column]);
+    if (squares[column] > 0) numbers_[i] *= magnitude[column] / std::sqrt(squares[column]);
   }
 }
 

@@ -167,9 +167,13 @@ double value_for(const std::string& path, const Json& config, const char* key,
   return value;
 }
 
-// Whether the list of the configuration names a module by the end of its name.
+// Whether the configuration names a module: by the end of its name in a list, or by a pattern.
 bool is_listed(const Json& config, const char* key, const std::string& module) {
   const auto list = config.find(key);
+  if (list != config.end() && list->is_string()) {
+    const re2::RE2 regex(list->get<std::string>(), re2::RE2::Quiet);
+    return regex.ok() && re2::RE2::FullMatch(module, regex);
+  }
   if (list == config.end() || !list->is_array()) return false;
   return std::ranges::any_of(*list, [&module](const Json& name) {
     if (!name.is_string()) return false;
@@ -259,6 +263,13 @@ void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
                                           adapter_kind_name(kind)),
                       .hint = "Save the model, or its state_dict()."});
   }
+  const auto table = std::ranges::find(adapter.layers, "embedding", &RecordedLayer::role);
+  if (kind == AdapterKind::kIa3 && table != adapter.layers.end()) {
+    throw ModelError(
+        {.what = fmt::format("PEFT has no file for factors on the table of '{}'", table->module),
+         .where = {.value = table->module},
+         .hint = "Save the model, or name other targets."});
+  }
   try {
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -334,8 +345,10 @@ PeftAdapter read_peft_files(const std::string& folder) {
       LayerForm& form = adapter.layers[parts.module];
       const Dims& dims = entry.dims;
       if (parts.part.starts_with("lora_embedding")) form.is_embedding = true;
-      if (parts.part == "ia3_l") {  // [1, in] or [out, 1], of a convolution [1, in, 1, 1]
-        form.scales_inputs = dims.rank() >= 2 && dims[0] == 1;
+      if (parts.part == "ia3_l") {  // [1, in] or [out, 1], of a convolution [1, channels, 1, 1]
+        form.scales_inputs = config.contains("feedforward_modules")
+                                 ? is_listed(config, "feedforward_modules", parts.module)
+                                 : dims.rank() >= 2 && dims[0] == 1;
         form.rank = 1;
       } else if (is_first_matrix(parts.part) && dims.rank() >= 2) {
         form.rank = dims[0];

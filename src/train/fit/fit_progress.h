@@ -73,7 +73,9 @@ struct EpochClock {
     start = Clock::now();
     waited_at_start = waited;
   }
-  double seconds() const { return seconds_before + seconds_since(start); }
+  double seconds() const {  // a resumed fit may end before its first step
+    return seconds_before + (start == Clock::time_point{} ? 0 : seconds_since(start));
+  }
   double wait(double waited) const { return wait_before + waited - waited_at_start; }
 };
 

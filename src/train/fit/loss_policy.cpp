@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -12,6 +16,20 @@ namespace {
 
 // Batches that are whole blocks are kept from one snapshot to the next, up to this many.
 constexpr std::int64_t kMostKept = 256;
+
+// True for the matrix of an adapter whose gradient is zero until the other one, of zeros at first,
+// has changed.
+bool waits_for_other(std::string name, const std::vector<std::string>& unchanged) {
+  using Names = std::pair<std::string_view, std::string_view>;
+  for (const auto& [part, other] :
+       {Names(".lora_A.", ".lora_B."), Names(".lora_embedding_B.", ".lora_embedding_A.")}) {
+    const std::size_t at = name.rfind(part);
+    if (at == std::string::npos) continue;
+    name.replace(at, part.size(), other);
+    return std::ranges::find(unchanged, name) == unchanged.end();
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -74,7 +92,9 @@ bool LossPolicy::handle_fault(const std::string& fault_seen, const RowBlock* blo
 void LossPolicy::note_unchanged_weights() {
   if (!faults_ || fit_.options.discard || fit_.step.learning_rate() <= 0) return;
   if (faults_->num_steps() < fit_.step.graph().steps_per_update) return;
-  const auto names = faults_->unchanged_weights();
+  std::vector<std::string> names = faults_->unchanged_weights();
+  const std::vector<std::string> all = names;
+  std::erase_if(names, [&all](const std::string& name) { return waits_for_other(name, all); });
   if (names.empty()) return;
   const bool is_all = names.size() == fit_.step.graph().weights.size();
   fit_.history.notes.push_back(fmt::format(

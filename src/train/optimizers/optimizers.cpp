@@ -48,10 +48,15 @@ std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inp
                               .count = own ? kStepCount + ("/" + name) : kStepCount},
                      .optimizer = &optimizer});
   }
-  std::vector<bool> taken(names.size(), false);
+  const std::size_t count = names.size();
+  std::vector<bool> taken(count, false);
+  for (const std::string& name : inputs.with_own_count) {  // a group may be of held weights alone
+    const Value* held = count == 0 ? nullptr : inputs.weights.front()->graph->find(name);
+    if (held != nullptr) names.push_back(names_for_patterns(*held));
+  }
   for (const ParameterGroup& group : options.groups) {
     const auto matched = match_patterns(group.patterns, names, "trained weight");
-    for (std::size_t i = 0; i < names.size(); ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       if (!matched[i] || taken[i]) continue;
       taken[i] = true;
       WeightStep& step = steps[i].step;

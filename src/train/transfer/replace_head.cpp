@@ -210,6 +210,8 @@ class LayerWriter {
     switch (layer.kind) {
       case Kind::kLinear:
         return layer.is_transposed ? 0 : 1;
+      case Kind::kStacked:
+        return WidthChange::constant(layer.weight)->dims().rank() - 1;
       case Kind::kTransposed:
         return 1;
       default:
@@ -334,6 +336,15 @@ class LayerWriter {
   std::vector<Value*> made_;
 };
 
+template <class Label>
+void check_labels(std::vector<Label> labels) {
+  std::ranges::sort(labels);
+  const auto twice = std::ranges::adjacent_find(labels);
+  if (twice == labels.end()) return;
+  throw OptionError({.what = fmt::format("labels= has '{}' twice", *twice),
+                     .hint = "Give each class a label of its own."});
+}
+
 void check_options(const HeadOptions& options) {
   if (options.classes < 1 || options.classes > (std::int64_t{1} << 31)) {
     throw OptionError(
@@ -341,6 +352,12 @@ void check_options(const HeadOptions& options) {
          .hint = "Give the number of classes of the new data."});
   }
   if (!options.labels.is_defined()) return;
+  if (options.labels.dtype() == DataType::kString) {
+    const auto texts = options.labels.strings();
+    check_labels(std::vector<std::string>(texts.begin(), texts.end()));
+  } else if (options.labels.dtype() == DataType::kInt64) {
+    check_labels(options.labels.to_int64s());
+  }
   const DataType dtype = options.labels.dtype();
   if (options.labels.num_elements() != options.classes ||
       (dtype != DataType::kInt64 && dtype != DataType::kString)) {

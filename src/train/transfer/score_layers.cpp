@@ -63,6 +63,23 @@ void add_of_attributes(Node& node, std::vector<ScoreLayer>& layers) {
   layers.push_back(std::move(layer));
 }
 
+void add_stacked(Node& node, std::vector<ScoreLayer>& layers) {
+  const ir::Value* weight = is_op(node, {"MatMul"}) ? node.input(1) : nullptr;
+  const Tensor* numbers = train::numbers_of(weight);
+  if (numbers == nullptr || !is_floating(numbers->dtype())) return;
+  const Dims& dims = numbers->dims();
+  const std::size_t rank = dims.rank();
+  if (rank < 3 || dims.product(0, rank - 2) != 1) return;
+  layers.push_back({.kind = ScoreLayer::Kind::kStacked,
+                    .nodes = {&node},
+                    .weight = weight,
+                    .inputs = dims[rank - 2],
+                    .outputs = dims[rank - 1],
+                    .dtype = numbers->dtype(),
+                    .name = weight->name,
+                    .names = {weight->name, node.name}});
+}
+
 void add_transposed(Node& node, std::vector<ScoreLayer>& layers) {
   if (!is_op(node, {"ConvTranspose"}) || node.int_attribute("group", 1) != 1) return;
   const ir::Value* weight = node.input(1);
@@ -94,6 +111,7 @@ std::vector<ScoreLayer> find_score_layers(ir::Model& file, const ir::Model& work
     order.emplace(node, order.size());
     add_of_attributes(*node, layers);
     add_transposed(*node, layers);
+    add_stacked(*node, layers);
   }
   std::ranges::stable_sort(layers, {},
                            [&](const ScoreLayer& layer) { return order.at(layer.nodes.front()); });

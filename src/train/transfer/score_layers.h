@@ -12,7 +12,14 @@ namespace onnxgrad::train {
 /// A layer whose results may be the scores of a model: it has one element for each class along one
 /// axis of its results.
 struct ScoreLayer {
-  enum class Kind : std::uint8_t { kLinear, kConvolution, kTransposed, kClassifier, kRegressor };
+  enum class Kind : std::uint8_t {
+    kLinear,
+    kStacked,  ///< a MatMul with a weight [1, ..., inputs, outputs]
+    kConvolution,
+    kTransposed,
+    kClassifier,
+    kRegressor
+  };
   Kind kind = Kind::kLinear;
   std::vector<ir::Node*> nodes = {};  ///< several if they read one weight
   const ir::Value* weight = nullptr;  ///< an initializer or output of a Constant, if there is one

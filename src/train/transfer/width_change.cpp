@@ -149,7 +149,8 @@ std::string WidthChange::start(const ScoreLayer& layer) {
     if (!rank || *rank < 1) {
       return fmt::format("the rank of its result '{}' is not known", output->name);
     }
-    const bool is_linear = layer.kind == ScoreLayer::Kind::kLinear;
+    const bool is_linear =
+        layer.kind == ScoreLayer::Kind::kLinear || layer.kind == ScoreLayer::Kind::kStacked;
     Carried state{.has_classes = true, .axis = is_linear ? *rank - 1 : 1, .rank = *rank};
     if (node->input(2) != nullptr) state.scores = node->output(0);  // it has its bias
     carry(output, state);

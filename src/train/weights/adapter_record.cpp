@@ -137,6 +137,13 @@ std::string repeated_name(const std::vector<RecordedAdapter>& adapters) {
     if (adapter.options.rank < 1 || !std::isfinite(adapter.scale)) {
       return "an adapter has no rank of at least 1, or no finite scale";
     }
+    const AdapterOptions& options = adapter.options;
+    const auto rank = static_cast<double>(options.rank);
+    const double scale =
+        low_rank_scale(options.alpha == 0 ? rank : options.alpha, rank, options.rank_stabilized);
+    if (!(std::abs(adapter.scale - scale) <= 1e-9 * scale)) {
+      return "a scale is not that of the adapter's rank and alpha";
+    }
     for (const RecordedLayer& layer : adapter.layers) {
       std::vector<std::string> own = tensor_names(layer);
       for (const AdapterSite& site : layer.sites) {

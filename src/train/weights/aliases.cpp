@@ -19,6 +19,7 @@
 #include "ir/uses.h"
 #include "ir/weight_alias.h"
 #include "train/weights/constant_evidence.h"
+#include "train/weights/program_names.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -27,189 +28,12 @@ using ir::is_op;
 using ir::Node;
 using ir::Value;
 
-// Names in the nodes of an exported file that come from the program that it was written from.
-
-/// The call of the program that torch's exporter wrote a node for.
-struct ProgramCall {
-  std::string target = {};                   ///< "linear" of torch.ops.aten.linear.default
-  std::vector<std::string> parameters = {};  ///< names in the call: "enc_layers_0_fc_weight"
-};
-
-/// The module around a node: "enc.layers.0.linear1" from the metadata or from the name
-/// "/enc/layers.0/linear1/MatMul"; "model/dense" of "model/dense/MatMul". At the top level, the
-/// name of the node: "matmul_1". Empty if it has no name.
-struct ModuleOfNode {
-  std::string path = {};
-  char separator = '.';
-};
-ModuleOfNode module_of_node(const ir::Node& node);
-
-/// Turns names of parameters in a call into those in the program: the paths of modules that occur
-/// in the file show which '_' was a '.'.
-class ParameterNames {
- public:
-  explicit ParameterNames(const ir::Graph& graph);
-
-  /// The name in the program: "enc.layers.0.self_attn.in_proj_weight" of
-  /// "enc_layers_0_self_attn_in_proj_weight".
-  std::string in_program(std::string_view parameter) const;
-
- private:
-  std::unordered_map<std::string, std::string> paths_;  // names by their form in a call
-};
-
-constexpr std::string_view kCall = "pkg.torch.onnx.fx_node";
-constexpr std::string_view kScopes = "pkg.torch.onnx.name_scopes";
-constexpr std::string_view kNamespace = "namespace";
-
-std::string_view find_entry(const ir::Node& node, std::string_view key) {
-  for (const auto& [name, text] : node.metadata) {
-    if (name == key) return text;
-  }
-  return "";
-}
-
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
-
-// `name` as torch's exporter writes it in calls.
-std::string in_call(std::string_view name) {
-  std::string text(name);
-  for (char& c : text) c = is_word(c) ? static_cast<char>(std::tolower(c)) : '_';
-  return text;
-}
-
-// The strings of "['', 'enc', 'enc.layers.0', 'linear']".
-std::vector<std::string> quoted_strings(std::string_view text) {
-  std::vector<std::string> strings;
-  for (std::size_t i = 0; i < text.size();) {
-    const char quote = text[i++];
-    if (quote != '\'' && quote != '"') continue;
-    const std::size_t end = text.find(quote, i);
-    if (end == std::string_view::npos) break;
-    strings.emplace_back(text.substr(i, end - i));
-    i = end + 1;
-  }
-  return strings;
-}
-
-// The names of ": Model/enc: torch.nn.Encoder/linear: aten.linear.default": "", "enc", "linear".
-std::vector<std::string> names_in_namespace(std::string_view text) {
-  std::vector<std::string> names;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('/'), text.size());
-    const std::string_view part = text.substr(0, end);
-    names.emplace_back(part.substr(0, std::min(part.find(':'), part.size())));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return names;
-}
-
-// The modules around a node, outermost first, and last the call.
-std::vector<std::string> scopes_of(const ir::Node& node) {
-  auto scopes = quoted_strings(find_entry(node, kScopes));
-  if (scopes.empty()) scopes = names_in_namespace(find_entry(node, kNamespace));
-  return scopes;
-}
-
-// Reads a call from the metadata; both fields are empty without.
-ProgramCall program_call(const ir::Node& node) {
-  ProgramCall call;
-  const std::string_view text = find_entry(node, kCall);
-  constexpr std::string_view kTarget = "target=torch.ops.aten.";
-  if (const std::size_t at = text.find(kTarget); at != std::string_view::npos) {
-    std::size_t end = at + kTarget.size();
-    while (end < text.size() && is_word(text[end])) ++end;
-    call.target = text.substr(at + kTarget.size(), end - at - kTarget.size());
-  }
-  const std::size_t args = std::min(text.find("(args = "), text.size());
-  for (std::size_t at = text.find('%', args); at != std::string_view::npos;) {
-    std::size_t end = at + 1;
-    while (end < text.size() && is_word(text[end])) ++end;
-    const std::string_view name = text.substr(at + 1, end - at - 1);
-    if (name.starts_with("p_") || name.starts_with("b_")) {
-      call.parameters.emplace_back(name.substr(2));
-    }
-    at = text.find('%', end);
-  }
-  return call;
-}
-
-ModuleOfNode module_of_node(const ir::Node& node) {
-  std::vector<std::string> scopes = scopes_of(node);
-  if (scopes.size() >= 2) {
-    const std::string& module = scopes[scopes.size() - 2];
-    return {.path = module.empty() ? scopes.back() : module};
-  }
-  std::string name = node.name;
-  const bool is_torch = name.starts_with('/');
-  if (is_torch) name.erase(0, 1);
-  const std::size_t end = name.rfind('/');
-  if (end == std::string::npos) return {.path = name};
-  name.resize(end);
-  if (is_torch) std::ranges::replace(name, '/', '.');
-  return {.path = name, .separator = is_torch ? '.' : '/'};
-}
-
-ParameterNames::ParameterNames(const ir::Graph& graph) {
-  const auto add = [this](std::string_view path) {
-    if (!path.empty()) paths_.try_emplace(in_call(path), path);
-  };
-  for (const ir::Node* node : graph.nodes) {
-    std::vector<std::string> scopes = scopes_of(*node);
-    if (!scopes.empty()) scopes.pop_back();
-    for (const std::string& scope : scopes) add(scope);
-  }
-  for (const ir::Value* value : graph.initializers) {
-    const std::string_view name = value->name;
-    for (std::size_t dot = name.find('.'); dot != std::string_view::npos;
-         dot = name.find('.', dot + 1)) {
-      add(name.substr(0, dot));
-    }
-  }
-}
-
-std::string ParameterNames::in_program(std::string_view parameter) const {
-  const std::string text = in_call(parameter);
-  for (std::size_t end = text.rfind('_'); end != std::string::npos && end > 0;
-       end = text.rfind('_', end - 1)) {
-    const auto path = paths_.find(text.substr(0, end));
-    if (path == paths_.end()) continue;
-    return path->second + "." + std::string(parameter.substr(end + 1));
-  }
-  return std::string(parameter);
-}
-
-// Names of calls that only move numbers: those of a transposed parameter, say.
-bool is_name_of_movement(std::string_view name) {
-  static constexpr std::array<std::string_view, 15> kMovements{
-      "t",       "transpose", "permute", "view",   "reshape",    "slice",     "select",   "expand",
-      "squeeze", "cat",       "stack",   "repeat", "contiguous", "unsqueeze", "embedding"};
-  const std::size_t end = name.find_last_not_of("0123456789");
-  if (end != std::string_view::npos && end > 0 && end + 1 < name.size() && name[end] == '_') {
-    name = name.substr(0, end);
-  }
-  return std::ranges::find(kMovements, name) != kMovements.end();
-}
-
 // skl2onnx numbers the constants of its nodes; its layers have names.
 bool is_given_by_exporter(std::string_view name, bool is_from_torch) {
   if (name.find("cst") != std::string_view::npos) return false;
   return has_constant_name(name) ||
          (is_from_torch && (is_name_of_movement(name) || is_operator_name(name)));
 }
-
-std::string after_last(std::string_view name, std::string_view characters) {
-  const std::size_t end = name.find_last_of(characters);
-  return std::string(end == std::string_view::npos ? name : name.substr(end + 1));
-}
-
-/// A weight's role for the node that reads it.
-struct Site {
-  const Node* node = nullptr;    ///< the layer, also for a bias that an Add adds
-  const Node* reader = nullptr;  ///< the Add then
-  int input = 0;                 ///< index among the inputs of `reader`
-  std::string role = {};         ///< "weight", "bias", "running_mean", ...
-};
 
 class AliasFinder {
  public:
@@ -252,31 +76,11 @@ class AliasFinder {
     std::map<const Value*, int> by_weight;
     for (const Node* node : graph_.nodes) {
       if (!is_cell(*node)) continue;
-      const std::string module = node->op_type + module_of_node(*node).path;
+      const std::string module = node->op_type + module_of(*node).path;
       const auto [known, is_new] = by_weight.try_emplace(node->input(1), counts[module]);
       if (is_new) ++counts[module];
       layers_.emplace(node, known->second);
     }
-  }
-
-  Site site_of(const Weight& weight) const {
-    Site site{.node = weight.reader, .reader = weight.reader, .input = weight.input};
-    const Node& node = *weight.reader;
-    if (weight.layer != nullptr && is_op(node, {"Add"})) {
-      site.node = weight.layer;
-      site.role = "bias";
-      return site;
-    }
-    const bool is_normalization = is_op(node, {"BatchNormalization", "LayerNormalization",
-                                               "InstanceNormalization", "GroupNormalization"});
-    const bool is_layer = is_op(node, {"Conv", "ConvTranspose", "Gemm", "DeformConv"});
-    site.role = "weight";
-    if ((is_normalization || is_layer) && weight.input == 2) site.role = "bias";
-    if (is_op(node, {"DeformConv"})) site.role = weight.input == 3 ? "bias" : "weight";
-    if (is_op(node, {"BatchNormalization"}) && weight.input > 2) {
-      site.role = weight.input == 3 ? "running_mean" : "running_var";
-    }
-    return site;
   }
 
   ir::WeightAlias alias_of(const Value& value, const Site& site) const {
@@ -301,7 +105,7 @@ class AliasFinder {
     if (auto name = name_beside(site); !name.empty()) {
       return {.names = {std::move(name)}, .is_transposed = is_transposed};
     }
-    const ModuleOfNode module = module_of_node(*site.node);
+    const ModuleOfNode module = module_of(*site.node);
     if (module.path.empty()) return {};
     return {.names = {module.path + module.separator + site.role}, .is_transposed = is_transposed};
   }
@@ -313,13 +117,8 @@ class AliasFinder {
     for (const std::string& parameter : call.parameters) {
       std::string name = parameters_.in_program(parameter);
       const bool is_other = graph_.find(name) != nullptr && name != value.name;
-      const std::string last = after_last(name, ".");
-      const bool is_bias = last.find("bias") != std::string::npos;
-      const bool is_statistic = last.find("running_") != std::string::npos;
-      const bool fits = site.role == "bias"     ? is_bias
-                        : site.role == "weight" ? !is_bias && !is_statistic
-                                                : last == site.role;
-      if (!is_other && fits && std::ranges::find(candidates, name) == candidates.end()) {
+      if (!is_other && fits_role(name, site.role) &&
+          std::ranges::find(candidates, name) == candidates.end()) {
         candidates.push_back(std::move(name));
       }
     }
@@ -335,7 +134,7 @@ class AliasFinder {
     if (other == nullptr || !other->is_initializer()) return "";
     const Node* reader = uses_.first_reader(other);
     if (reader == nullptr) return "";
-    const ModuleOfNode module = module_of_node(*reader);
+    const ModuleOfNode module = module_of(*reader);
     std::string name = module.path + module.separator + site.role;
     return module.path.empty() || graph_.names().is_used(name) ? "" : name;
   }
@@ -382,7 +181,7 @@ class AliasFinder {
 
   // Parameters of torch.nn.LSTM, GRU and RNN: "cell.weight_ih_l0", "cell.bias_hh_l0_reverse".
   ir::WeightAlias alias_in_cell(const Site& site) const {
-    const ModuleOfNode module = module_of_node(*site.reader);
+    const ModuleOfNode module = module_of(*site.reader);
     const auto layer = layers_.find(site.reader);
     if (module.path.empty() || layer == layers_.end()) return {};
     std::vector<std::string> kinds;

@@ -63,10 +63,10 @@ bool is_linear_in_place(std::span<const T> numbers, const Dims& dims, const Func
   std::vector<double> steps(dims.rank());
   std::size_t stride = 1;
   double largest = std::abs(first);
-  bool changes = false;
+  bool changes = false;  // along an axis of three: any two numbers have a distance
   for (std::size_t axis = dims.rank(); axis-- > 0;) {
     if (dims[axis] > 1) steps[axis] = f(numbers[stride]) - first;
-    changes = changes || steps[axis] != 0;
+    changes = changes || (steps[axis] != 0 && dims[axis] > 2);
     largest += std::abs(steps[axis]) * static_cast<double>(dims[axis] - 1);
     stride *= static_cast<std::size_t>(dims[axis]);
   }
@@ -86,6 +86,28 @@ bool is_linear_in_place(std::span<const T> numbers, const Dims& dims, const Func
   return true;
 }
 
+// Rows whose slope changes at most once, as that of distances to a position.
+template <class T>
+bool is_bent_once(std::span<const T> numbers, const Dims& dims) {
+  constexpr std::size_t kFewest = 4;
+  const auto columns = static_cast<std::size_t>(dims.rank() < 2 ? 0 : dims[dims.rank() - 1]);
+  if (columns < kFewest || numbers.size() == columns) return false;
+  bool changes = false;
+  for (std::size_t start = 0; start < numbers.size(); start += columns) {
+    const auto row = numbers.subspan(start, columns);
+    int bends = 0;
+    for (std::size_t i = 1; i < columns; ++i) {
+      const auto step = static_cast<double>(row[i]) - static_cast<double>(row[i - 1]);
+      changes = changes || step != 0;
+      if (i == 1) continue;
+      const auto before = static_cast<double>(row[i - 1]) - static_cast<double>(row[i - 2]);
+      const double scale = std::abs(static_cast<double>(row[i])) + std::abs(step);
+      if (!is_near(step, before, scale) && ++bends > 1) return false;
+    }
+  }
+  return changes;
+}
+
 // linspace, arange, grids of coordinates; powers of one number: frequencies, slopes.
 template <class T>
 bool is_spaced(std::span<const T> numbers, const Dims& dims) {
@@ -94,6 +116,7 @@ bool is_spaced(std::span<const T> numbers, const Dims& dims) {
   if (is_linear_in_place(numbers, dims, [](T number) { return static_cast<double>(number); })) {
     return true;
   }
+  if (is_bent_once(numbers, dims)) return true;
   const double sign = numbers[0] < 0 ? -1 : 1;
   return is_linear_in_place(
       numbers, dims, [sign](T number) { return std::log(sign * static_cast<double>(number)); });
@@ -244,6 +267,25 @@ bool has_own_values(const Tensor& numbers) {
   if (numbers.num_elements() == 1) return !is_formula_number(numbers.to_doubles().front());
   return with_numbers(numbers,
                       [&](auto elements) { return are_own_values(elements, numbers.dims()); });
+}
+
+bool is_all(const Tensor& numbers, double number) {
+  return with_numbers(numbers, [number](auto elements) {
+    return std::ranges::all_of(
+        elements, [number](auto element) { return static_cast<double>(element) == number; });
+  });
+}
+
+bool are_all_equal(const Tensor& numbers) {
+  return with_numbers(numbers, [](auto elements) {
+    return std::ranges::all_of(elements, [&](auto element) { return element == elements[0]; });
+  });
+}
+
+bool is_epsilon(std::string_view name, double number) {
+  constexpr double kLargest = 1e-3;
+  const bool is_small = number > 0 && number <= kLargest && is_formula_number(number);
+  return is_small && (name.ends_with("eps") || name.ends_with("epsilon"));
 }
 
 bool has_constant_name(std::string_view name) {

@@ -25,6 +25,13 @@ bool is_formula_number(double number);
 /// and single numbers as in formulas.
 bool has_own_values(const Tensor& numbers);
 
+/// True if all elements are `number`; or equal to each other.
+bool is_all(const Tensor& numbers, double number);
+bool are_all_equal(const Tensor& numbers);
+
+/// True for a small round number that its name calls an epsilon.
+bool is_epsilon(std::string_view name, double number);
+
 /// True for names that exporters give to constants and intermediate results, while parameters
 /// have their name in the program: "val_12", "onnx::Mul_5",
 /// "/layer/Constant_output_0".

@@ -111,7 +111,12 @@ std::optional<std::int64_t> last_level(std::string_view pattern) {
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(pattern.data(), pattern.data() + pattern.size(), count);
   const bool is_number = error == std::errc() && end == pattern.data() + pattern.size();
-  return is_number && count >= 0 ? std::optional(count) : std::nullopt;
+  if (is_number && count < 1) {
+    throw ModelError({.what = fmt::format("'last:{}' selects no layer", count),
+                      .hint = "Give \"head\" for the head alone, 'last:1' for it and the layer "
+                              "before it."});
+  }
+  return is_number ? std::optional(count) : std::nullopt;
 }
 
 }  // namespace

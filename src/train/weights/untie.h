@@ -28,7 +28,10 @@ bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
 /// `file` with weights separated that share a tensor by accident; nullopt if there are none.
 /// `working` is its working copy. A weight, or a running statistic, is separated if it is trained
 /// by default, its elements do not identify one weight (see has_own_values), and several nodes read
-/// it. Readers continue to share it if a design explains it: layers that share another weight with
+/// it. Names that torch's exporters leave in a file decide which readers share it: of the
+/// parameters in a call, of parameters written as Identity nodes, and of modules; they also
+/// separate layers of a stack that have copies of each other's elements. Where they are silent,
+/// readers continue to share it if a design explains it: layers that share another weight with
 /// elements of its own, and nodes that precede or follow such layers in the same way. Readers for
 /// which it is a constant share one tensor. The first reader in the file keeps the name; the
 /// others' are "<name>_1", "<name>_2", ..., in the order of the file, skipping used names. A weight

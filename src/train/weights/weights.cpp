@@ -14,6 +14,7 @@
 #include "train/weights/adapter_record.h"
 #include "train/weights/constant_evidence.h"
 #include "train/weights/layer_levels.h"
+#include "train/weights/program_names.h"
 #include "train/weights/weight_roles.h"
 
 namespace onnxgrad::train {
@@ -46,6 +47,25 @@ std::string reason_of_attribute(const ir::Value& value) {
   return "an attribute of an operator in the file";
 }
 
+// What torch's exporter with TorchScript computes from parameters and buffers is named after its
+// reader, "onnx::Mul_421"; constants of formulas are in nodes there. It was a parameter if its
+// elements are as in trained layers, or all equal as in new ones: a formula would have one number.
+bool is_folded_parameter(const ir::Value& value, const Reading& reading) {
+  if (kind_of(value) != Kind::kInitializer || !value.name.starts_with("onnx::")) return false;
+  const Tensor& numbers = value.initializer;
+  if (!reading.reason.empty()) return false;
+  if (reading.is_operand_alone) return true;
+  if (has_own_values(numbers)) return formula_behind(numbers).empty();
+  return numbers.dims().rank() > 0 && are_all_equal(numbers) &&
+         ir::is_op(*reading.node, {"Add", "Mul"});
+}
+
+// TorchScript keeps constants in nodes, and parameters never.
+bool is_constant_of_torch(const ir::Value& value) {
+  return kind_of(value) == Kind::kConstantNode ||
+         (value.name.starts_with('/') && value.name.find("/Constant_") != std::string::npos);
+}
+
 // Reason to treat an operand of a formula as a constant; empty: it is a parameter.
 std::string reason_of_constant(const ir::Value& value, const Reading& reading, bool is_from_torch) {
   const Tensor& numbers = value.initializer;
@@ -54,13 +74,16 @@ std::string reason_of_constant(const ir::Value& value, const Reading& reading, b
   if (kind_of(value) == Kind::kAttribute) return reason_of_attribute(value);
   if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
   if (kind_of(value) == Kind::kConstantNode || has_constant_name(value.name)) {
+    if (is_from_torch && is_folded_parameter(value, reading)) return "";
     return is_number ? "one number of a formula" : "a constant by its name";
   }
   if (!reading.reason.empty()) return reading.reason;
   if (is_number) {
+    const double number = numbers.to_doubles().front();
+    if (is_epsilon(value.name, number)) return "an epsilon";
     const bool is_parameter = reading.is_operand_alone ||
                               is_named_by_program(value, is_from_torch) ||
-                              !is_formula_number(numbers.to_doubles().front());
+                              !is_formula_number(number);
     return is_parameter ? "" : "one number of a formula";
   }
   return std::string(formula_behind(numbers));
@@ -73,6 +96,23 @@ std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
   const bool is_named_constant = has_constant_name(value.name) && !is_known_layer;
   if (is_named_constant && !has_own_values(value.initializer)) return "a constant by its name";
   return std::string(formula_behind(value.initializer));
+}
+
+bool is_group_norm(const ir::Node& node) {
+  return program_call(node).target.find("group_norm") != std::string::npos;
+}
+
+// Exporters write a normalisation without scale and shift, and a group normalisation, with ones and
+// zeros in their place.
+std::string reason_of_layer(const ir::Value& value, const Reading& reading) {
+  const bool is_normalization =
+      ir::is_op(*reading.node, {"BatchNormalization", "LayerNormalization", "InstanceNormalization",
+                                "GroupNormalization", "RMSNormalization"});
+  const bool is_named_constant =
+      kind_of(value) == Kind::kConstantNode || has_constant_name(value.name);
+  if (!is_normalization || !is_named_constant) return "";
+  return is_all(value.initializer, reading.input == 1 ? 1 : 0) ? "a normalisation without scale"
+                                                               : "";
 }
 
 constexpr std::string_view kQuantized =
@@ -207,19 +247,29 @@ class WeightFinder {
   }
 
   std::string reason_against(const ir::Value& value, const Reading& reading) const {
-    switch (reading.role) {
-      case Role::kNone:
-        return reading.reason;
-      case Role::kStatistic:
-        return "running statistics";
-      case Role::kFormula:
-        return reason_of_constant(value, reading, is_from_torch_);
-      case Role::kTable:
-        return reason_of_table(value, registry_.find(*reading.node) != nullptr);
-      case Role::kLayer:
-        return "";
+    if (reading.role == Role::kNone) return reading.reason;
+    if (reading.role == Role::kStatistic) return "running statistics";
+    // The layer's own scale and shift are behind such a normalisation.
+    if (ir::is_op(reading.node, "InstanceNormalization") && is_group_norm(*reading.node)) {
+      return "ones and zeros of a group normalisation";
     }
-    return "";
+    switch (kind_in_program(value)) {
+      case ProgramKind::kParameter:
+        return "";
+      case ProgramKind::kBuffer:
+        return "a buffer of the module";
+      case ProgramKind::kConstant:
+        return "computed by the exporter, from no parameter";
+      case ProgramKind::kUnknown:
+        break;
+    }
+    if (is_from_torch_ && is_constant_of_torch(value)) return "a constant by its name";
+    // So torch's layers name their parameters, and nothing else.
+    const std::string_view name = value.name;
+    if (is_from_torch_ && (name.ends_with(".weight") || name.ends_with(".bias"))) return "";
+    if (reading.role == Role::kFormula) return reason_of_constant(value, reading, is_from_torch_);
+    if (reading.role == Role::kLayer) return reason_of_layer(value, reading);
+    return reason_of_table(value, registry_.find(*reading.node) != nullptr);
   }
 
   const opdef::OpRegistry& registry_;

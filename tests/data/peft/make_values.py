@@ -20,8 +20,8 @@ import peft_networks as networks  # noqa: E402
 
 CASES = {
     "block": ["rslora", "patterns", "biases", "dora_all", "dora_patterns", "ia3", "ia3_swapped"],
-    "cnn": ["patterns"],
-    "bag": ["lora", "head"],
+    "cnn": ["patterns", "dora", "ia3"],
+    "bag": ["lora", "head", "dora"],
     "bert": ["patterns", "dora_all", "ia3"],
 }
 EXPORTERS = {"block": [True, False], "cnn": [False], "bag": [False], "bert": [False]}
