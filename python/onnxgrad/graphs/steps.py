@@ -222,6 +222,8 @@ def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions
             given["clip_value"],
             given["clip_norm"],
             given["accumulate"],
+            given["average"],
+            given["sam"],
         ),
         "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
         "training_mode": training_mode_of(given["training_mode"]),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
-    from onnxgrad.optimizers import ParameterGroup
+    from onnxgrad.optimizers import AverageLike, ParameterGroup, SharpnessLike
     from onnxgrad.precision import PrecisionLike
     from onnxgrad.schedules import ScheduleLike
 
@@ -182,6 +182,14 @@ class SessionOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. It is part of the step and of its
+        state, and evaluation, prediction, the choice of the best epoch and saved models use it.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. With ``{"rho": 0.5, "adaptive": True}`` at w + rho w^2 g / |w g| (Foret et al.,
+        2021; Kwon et al., 2021).
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -239,6 +247,8 @@ class SessionOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -289,6 +299,12 @@ class StepOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -329,6 +345,8 @@ class StepOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     precision: PrecisionLike
@@ -372,6 +390,12 @@ class TrainerOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -406,6 +430,8 @@ class TrainerOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
