@@ -73,9 +73,12 @@ void bind_optimizers(nb::module_& module) {
       .def_rw("clip_norm", &UpdateOptions::clip_norm, nb::arg().none())
       .def_rw("accumulate", &UpdateOptions::accumulate)
       .def_rw("average", &UpdateOptions::average, nb::arg().none())
-      .def("set_sharpness_aware", [](UpdateOptions& options, double rho, bool adaptive) {
-        options.sharpness_aware = SharpnessAware{.rho = rho, .adaptive = adaptive};
-      });
+      .def(
+          "set_sharpness_aware",
+          [](UpdateOptions& options, double rho, bool adaptive) {
+            options.sharpness_aware = SharpnessAware{.rho = rho, .adaptive = adaptive};
+          },
+          "rho"_a, "adaptive"_a);
   nb::class_<ExponentialAverage>(module, "ExponentialAverage");
   nb::class_<EqualAverage>(module, "EqualAverage");
   module.def("average_table", &average_table);

@@ -1,6 +1,7 @@
 """Averages of weights against NumPy: in steps, fits, files, evaluation, checkpoints."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -106,6 +107,8 @@ def test_what_reads_the_average(tmp_path):
     stock = onnxruntime.InferenceSession(tmp_path / "both.trained.onnx")
     np.testing.assert_allclose(trainer.predict(X), stock.run(None, {"X": X})[0], 1e-10)
     assert not np.allclose(trainer.predict(X), expected, 1e-4)
+    again = pickle.loads(pickle.dumps(trainer))
+    assert (again.session.has_average, again.session.uses_average) == (True, False)
     without = og.Trainer(model, average={"ema": {"evaluates": False}})
     assert (without.session.has_average, without.session.uses_average) == (True, False)
 

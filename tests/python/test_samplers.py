@@ -203,6 +203,35 @@ def test_grid_search_over_an_estimator():
     assert search.best_score_ > 0.8
 
 
+def test_optuna_prunes_a_hopeless_trial():
+    optuna = pytest.importorskip("optuna", reason="requirements/test.txt has it")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    X, y = rows()
+    epochs = []
+
+    def objective(trial):
+        lr = trial.suggest_float("lr", 1e-6, 1.0, log=True)
+        trainer = og.Trainer(mlp_proto([2, 8, 2]), "cross_entropy", lr=lr)
+        pruning = og.callbacks.OptunaPruning(trial, "val_loss")
+        try:
+            trainer.fit(
+                X, y, epochs=10, batch_size=8, validation=0.25, callbacks=[pruning], verbose=0
+            )
+        finally:
+            epochs.append(len(trainer.history["epoch"]))
+        return trainer.history["val_loss"][-1]
+
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=1, n_warmup_steps=3)
+    study = optuna.create_study(pruner=pruner)
+    study.enqueue_trial({"lr": 0.05})
+    study.enqueue_trial({"lr": 1e-6})
+    study.optimize(objective, n_trials=2)
+    states = [trial.state.name for trial in study.trials]
+    assert states == ["COMPLETE", "PRUNED"]
+    assert epochs[0] == 10 > epochs[1]
+    assert study.best_params == {"lr": 0.05}
+
+
 # ------------------------------------------------------------------------------------ federated
 
 

@@ -213,6 +213,7 @@ class TrainedModel:
                 "adapter": None,
             },
             "weighs_positions": session._weighs_positions,
+            "uses_average": session.uses_average,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,
             "attributes": {name: vars(self)[name] for name in _PICKLED},
@@ -235,6 +236,8 @@ class TrainedModel:
             path = Path(folder) / "state.safetensors"
             write_file(path, state["checkpoint"])
             session._core.load(str(path))
+        if session.has_average:
+            session.uses_average = state.get("uses_average", True)
         vars(self).update(state["attributes"])
         self.is_best = self._is_trial = self._is_weighted = False
         self._callbacks = CallbackList([])

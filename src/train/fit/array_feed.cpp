@@ -28,6 +28,10 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
         {.what = fmt::format("batch_size is {}, which is for data in chunks", options.batch_size),
          .hint = "Give a batch size of 1 or more."});
   }
+  if (step.takes_whole_batch() && draws_rows(options.sampling)) {
+    throw OptionError({.what = "L-BFGS takes all rows, not balanced or weighted ones",
+                       .hint = "Omit sampling=, or use another optimizer."});
+  }
   if (step.takes_whole_batch()) {
     if (options.batch_size != 0 && options.batch_size < rows) {
       throw DataError({.what = fmt::format("batch_size is {}, but L-BFGS takes all {} rows at once",

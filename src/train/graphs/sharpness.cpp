@@ -1,9 +1,13 @@
 #include "train/graphs/sharpness.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ir/uses.h"
+#include "opdef/collectives.h"
+#include "opdef/registry.h"
 #include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
@@ -12,6 +16,18 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
+
+// Whether a node adds up a number over the workers: within a loss a count of rows, which depends on
+// weights only through shapes.
+bool adds_up_number(const Node& node) {
+  const bool is_collective =
+      node.domain == ir::kFunctionDomain &&
+      std::ranges::find(opdef::kCollectives, opdef::base_name(node.domain, node.op_type)) !=
+          std::end(opdef::kCollectives);
+  return is_collective && std::ranges::all_of(node.outputs, [](const Value* output) {
+           return output == nullptr || (output->type.has_rank() && output->type.rank() == 0);
+         });
+}
 
 // The nodes before `results` that depend on one of `changed`, in order.
 std::vector<const Node*> dependent_nodes(const ir::Graph& graph, std::span<Value* const> results,
@@ -22,7 +38,7 @@ std::vector<const Node*> dependent_nodes(const ir::Graph& graph, std::span<Value
   for (const Node* node : ir::nodes_for(graph, ends)) {
     bool depends = false;
     for (const Value* value : ir::values_read(*node)) depends |= dependent.contains(value);
-    if (!depends) continue;
+    if (!depends || adds_up_number(*node)) continue;
     nodes.push_back(node);
     dependent.insert(node->outputs.begin(), node->outputs.end());
   }
