@@ -95,6 +95,8 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "clip_value",
     "clip_norm",
     "accumulate",
+    "average",
+    "sam",
     Parameter(
         "batch_size",
         'int | Literal["auto"]',

@@ -80,6 +80,20 @@ FAMILIES = [
         "onnxgrad.optimizers.base.Optimizer",
     ),
     Family(
+        "averages",
+        _core.average_table(),
+        "optimizers/average.py",
+        "onnxgrad.optimizers.base.Average",
+        is_by_name=True,
+    ),
+    Family(
+        "augmentations",
+        _core.augmentation_table(),
+        "data/augmentation.py",
+        "onnxgrad.data.augmentation_base.Augmentation",
+        is_by_name=True,
+    ),
+    Family(
         "schedules",
         _core.schedule_table(),
         "schedules/described.py",

@@ -18,6 +18,8 @@ WIDTH = 100
 _TABLE = ROOT / "python" / "onnxgrad" / "session_options" / "table.py"
 # Names in annotations -> the modules that they are imported from.
 _TYPES = {
+    "AverageLike": "onnxgrad.optimizers",
+    "SharpnessLike": "onnxgrad.optimizers",
     "CallbackLike": "onnxgrad.callbacks",
     "DistillLike": "onnxgrad.losses",
     "TeacherLike": "onnxgrad.losses",

@@ -9,6 +9,7 @@
 
 #include "onnxgrad/adapters.h"           // IWYU pragma: export
 #include "onnxgrad/amx.h"                // IWYU pragma: export
+#include "onnxgrad/augmentation.h"       // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/devices.h"            // IWYU pragma: export

@@ -90,6 +90,30 @@ struct Muon {
   double beta2 = 0.95;
 };
 
+/// Second moments of a matrix from those of its rows and columns; see optimizer_table().
+struct Adafactor {
+  double learning_rate = 0.01;
+  double beta2_decay = -0.8;
+  double epsilon1 = 0;
+  double epsilon2 = 1e-3;
+  double clip_threshold = 1;
+  double weight_decay = 0;
+};
+
+/// AdamW without a schedule: gradients are taken at y, between the averaged weights x and the
+/// sequence z. The weights of a session are y; x is their average (see WeightAverage), which
+/// evaluation and trained models use.
+struct ScheduleFreeAdamW {
+  double learning_rate = 0.0025;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+  std::int64_t warm_up = 0;
+  double power = 0;
+  double rate_power = 2;
+};
+
 /// Limited-memory BFGS, for problems whose rows fit into one batch: a loop outside the graph.
 struct Lbfgs {
   double learning_rate = 1;
@@ -114,8 +138,8 @@ struct UserOptimizer {
   double weight_decay = 0;
 };
 
-using Optimizer =
-    std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Muon, Lbfgs, UserOptimizer>;
+using Optimizer = std::variant<Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Lamb, Muon, Adafactor,
+                               ScheduleFreeAdamW, Lbfgs, UserOptimizer>;
 
 /// Weights with their own update options.
 struct ParameterGroup {
@@ -125,6 +149,36 @@ struct ParameterGroup {
   /// Another optimizer for these weights, not L-BFGS. Its learning rate is ignored: they are
   /// updated with `rate_factor` times the common one.
   std::optional<Optimizer> optimizer = {};
+};
+
+/// Exponential moving average a = d a + (1 - d) w of weights and running statistics. The first
+/// update that counts copies them.
+struct ExponentialAverage {
+  double decay = 0.999;
+  bool warm_up = false;          ///< d = min(decay, (1 + n) / (10 + n)) after n averages
+  std::int64_t start = 0;        ///< updates before the first one that counts
+  std::int64_t start_epoch = 1;  ///< first epoch of a fit() that counts
+  std::int64_t every = 1;        ///< updates from one that counts to the next
+  bool evaluates = true;         ///< evaluation and trained models use the average
+};
+
+/// Stochastic weight averaging: the mean of weights and running statistics.
+struct EqualAverage {
+  std::int64_t start = 0;
+  std::int64_t start_epoch = 1;
+  std::int64_t every = 1;
+  bool evaluates = true;
+};
+
+/// An average of the trained weights, a part of the state ("average/<weight>") that each update
+/// computes; average_table() has the formulas.
+using WeightAverage = std::variant<ExponentialAverage, EqualAverage>;
+
+/// Sharpness-aware minimization: the update uses the gradient at w + rho g / |g|, of a second pass
+/// over the batch. With `adaptive` at w + rho w^2 g / |w g|.
+struct SharpnessAware {
+  double rho = 0.05;
+  bool adaptive = false;
 };
 
 /// Operations around the formula of any optimizer except L-BFGS. In order:
@@ -142,6 +196,8 @@ struct UpdateOptions {
   /// together; the reported loss is that of each batch. State: a sum per weight, "accumulated/<w>",
   /// the sum of the losses' denominators and the number of batches.
   std::int64_t accumulate = 1;
+  std::optional<WeightAverage> average = {};
+  std::optional<SharpnessAware> sharpness_aware = {};
 };
 
 /// The optimizer with this name in the table. Throws: OptionError naming the nearest.

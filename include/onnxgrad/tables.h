@@ -27,6 +27,10 @@ struct MetricInfo {
 /// Table of loss functions; their last field, `class_axis`, where present, is that of the Loss.
 std::vector<DescriptionInfo> loss_table();
 std::vector<DescriptionInfo> optimizer_table();
+/// Averages of weights.
+std::vector<DescriptionInfo> average_table();
+/// Changes of training rows, see onnxgrad/augmentation.h.
+std::vector<DescriptionInfo> augmentation_table();
 /// A table of one struct, Penalty.
 std::vector<DescriptionInfo> penalty_table();
 /// A table of one struct, FitOptions: its numbers, flags and choices.
@@ -41,6 +45,8 @@ std::vector<DescriptionInfo> schedule_table();
 /// For losses ModelError.
 LossFunction make_loss_function(std::string_view type, const FieldValues& options);
 Optimizer make_optimizer(std::string_view type, const FieldValues& options);
+WeightAverage make_average(std::string_view type, const FieldValues& options);
+Augmentation make_augmentation(std::string_view type, const FieldValues& options);
 Schedule make_schedule(std::string_view type, const FieldValues& options);
 Penalty make_penalty(std::string_view type, const FieldValues& options);
 FitOptions make_fit_options(std::string_view type, const FieldValues& options);

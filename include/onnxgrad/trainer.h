@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "onnxgrad/augmentation.h"
 #include "onnxgrad/data.h"
 #include "onnxgrad/metrics.h"
 #include "onnxgrad/schedules.h"
@@ -26,14 +27,15 @@ struct EpochLog {
   std::vector<std::pair<std::string, double>> val_metrics = {};  ///< FitOptions::metrics
   /// "train_loss_<output>" for each of several targets: its own loss, without its factor.
   std::vector<std::pair<std::string, double>> target_losses = {};
-  std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
-  double learning_rate = 0;              ///< rate of the last step
-  double seconds = 0;                    ///< duration of this epoch, including validation
-  double rows_per_s = 0;                 ///< training throughput
-  std::int64_t steps = 0;                ///< steps since fit() began
-  std::int64_t rows = 0;                 ///< rows trained on
-  double data_wait_s = 0;                ///< wait for rows of a DataSource
-  bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
+  std::optional<double> grad_norm = {};    ///< FitOptions::grad_norm: mean of the epoch's steps
+  std::optional<double> noise_scale = {};  ///< FitOptions::noise_scale
+  double learning_rate = 0;                ///< rate of the last step
+  double seconds = 0;                      ///< duration of this epoch, including validation
+  double rows_per_s = 0;                   ///< training throughput
+  std::int64_t steps = 0;                  ///< steps since fit() began
+  std::int64_t rows = 0;                   ///< rows trained on
+  double data_wait_s = 0;                  ///< wait for rows of a DataSource
+  bool is_best = false;                    ///< the best so far; see EarlyStopping::monitor
   // Times of several workers (of the epoch, since it was resumed):
   double network_wait_s = 0;       ///< wait for the others, mean of all workers
   std::int64_t slowest_rank = -1;  ///< the worker that waited least: others wait for it
@@ -95,10 +97,12 @@ struct CheckpointLog {
 
 /// Method of forming the batches of an epoch from rows in memory.
 enum class Sampling {
-  kRows,     ///< each row occurs once, in the order set by FitOptions::shuffle
-  kWindows,  ///< ceil(N / batch_size) full batches of consecutive rows that begin at random
-             ///< positions, read in place; rows can occur twice or not at all. All rows if the
-             ///< batch size is N or more.
+  kRows,      ///< each row occurs once, in the order set by FitOptions::shuffle
+  kWindows,   ///< ceil(N / batch_size) full batches of consecutive rows that begin at random
+              ///< positions, read in place; rows can occur twice or not at all. All rows if the
+              ///< batch size is N or more.
+  kBalanced,  ///< rows are drawn, every class as often as the others
+  kWeighted,  ///< rows are drawn, as often as their FitOptions::row_weights say
 };
 
 /// First rows of the batches of an epoch (from 0) with Sampling::kWindows, as fit() draws them for
@@ -126,6 +130,17 @@ struct FitOptions {
   static constexpr std::int64_t kAsTheyCome = -1;
   bool shuffle = true;  ///< false: batches are consecutive rows, read in place
   Sampling sampling = Sampling::kRows;
+  /// With kBalanced and kWeighted: a row can be drawn more than once in an epoch. False: rows
+  /// of larger weight come earlier, and those of weight 0 not at all.
+  bool replacement = true;
+  std::int64_t epoch_rows = 0;  ///< rows drawn in an epoch; 0: as many as there are
+  /// A weight >= 0 for each row of the data [N], for kWeighted.
+  std::vector<double> row_weights = {};
+  /// Called before each epoch (from 1), with kWeighted: weights [N] of the rows from then on;
+  /// empty: as before. Workers must return the same.
+  std::function<std::vector<double>(std::int64_t epoch)> on_row_weights = {};
+  /// Changes of the rows of each training batch, in this order.
+  std::vector<Augmentation> augment = {};
   bool drop_last = false;  ///< true: skip a last batch that is smaller than the others
   std::uint64_t seed = 0;  ///< for shuffling and the validation split
   /// Fraction of the rows, in (0, 1), held out for validation: drawn by `seed`, stratified by
@@ -141,6 +156,9 @@ struct FitOptions {
   /// of the last point tried.) The session is recompiled if this was not
   /// requested before.
   bool grad_norm = false;
+  /// Logs the gradient noise scale tr(S) / |G|^2 (McCandlish et al., 2018), in rows, from the norms
+  /// of gradients of single batches and of those that UpdateOptions::accumulate makes of several.
+  bool noise_scale = false;
   bool keep_best = false;  ///< end with the best weights, as with EarlyStopping::restore_best
   bool discard = false;    ///< a trial: weights, optimizer state and steps are restored at the end
   /// Training ends with this step, if not before; 0: no limit.
@@ -264,9 +282,13 @@ class Trainer {
   const History& history() const;
   TrainingSession& session();
   const TrainingSession& session() const;
-  Model trained_model() const { return session().trained_model(); }
-  /// trained_model().save(path).
-  void save(const std::string& path) const { trained_model().save(path); }
+  Model trained_model(WeightKind kind = WeightKind::kEvaluated) const {
+    return session().trained_model(kind);
+  }
+  /// trained_model(kind).save(path).
+  void save(const std::string& path, WeightKind kind = WeightKind::kEvaluated) const {
+    trained_model(kind).save(path);
+  }
 
  private:
   struct Impl;

@@ -51,6 +51,13 @@ struct TrainingOptions {
   EngineOptions engine = {};
 };
 
+/// Weights of a session with an average of them.
+enum class WeightKind {
+  kEvaluated,  ///< those that evaluate() and predict() use, see use_average()
+  kTrained,
+  kAverage,  ///< of weights that have an average; the others as they are
+};
+
 struct StepResult {
   double loss = 0;              ///< before the update; the sum of the rows with Reduction::kNone
   Tensor row_losses = {};       ///< [N], for Reduction::kNone; a copy
@@ -161,6 +168,12 @@ class TrainingSession {
   /// The weights that are trained, in file order: views that the next step, load() or reset()
   /// changes; on other devices than the CPU copies.
   NamedTensors weights() const;
+  /// Whether there is an average of the weights: UpdateOptions::average, or that of the optimizer.
+  bool has_average() const;
+  /// Whether evaluate(), predict() and trained_model() use it.
+  bool uses_average() const;
+  /// Throws: OptionError (there is none), Error (while fit() runs).
+  void use_average(bool on);
   /// Weights, then optimizer state, by the names of training_step(); copies.
   NamedTensors state() const;
   /// Loads all states or none. Throws: CheckpointError (unknown or missing name, different dtype or
@@ -178,8 +191,8 @@ class TrainingSession {
   void reset();
 
   /// The file as it was loaded, with the current weights; with BatchOpening::kOn as from
-  /// open_batch().
-  Model trained_model() const;
+  /// open_batch(). Throws: OptionError (there is no average).
+  Model trained_model(WeightKind kind = WeightKind::kEvaluated) const;
   /// trained_model() with the session's training in the file, as it is now: weights, optimizer
   /// state and learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
   Model with_training_info(const TrainingInfoOptions& options = {}) const;

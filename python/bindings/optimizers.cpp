@@ -71,7 +71,18 @@ void bind_optimizers(nb::module_& module) {
       .def_rw("groups", &UpdateOptions::groups)
       .def_rw("clip_value", &UpdateOptions::clip_value, nb::arg().none())
       .def_rw("clip_norm", &UpdateOptions::clip_norm, nb::arg().none())
-      .def_rw("accumulate", &UpdateOptions::accumulate);
+      .def_rw("accumulate", &UpdateOptions::accumulate)
+      .def_rw("average", &UpdateOptions::average, nb::arg().none())
+      .def(
+          "set_sharpness_aware",
+          [](UpdateOptions& options, double rho, bool adaptive) {
+            options.sharpness_aware = SharpnessAware{.rho = rho, .adaptive = adaptive};
+          },
+          "rho"_a, "adaptive"_a);
+  nb::class_<ExponentialAverage>(module, "ExponentialAverage");
+  nb::class_<EqualAverage>(module, "EqualAverage");
+  module.def("average_table", &average_table);
+  module.def("make_average", &make_average, "type"_a, "options"_a);
   module.def("optimizer_table", &optimizer_table);
   module.def("make_optimizer", &make_optimizer, "type"_a, "options"_a);
   module.def("optimizer_from_name", &optimizer_from_name, "name"_a);

@@ -95,6 +95,10 @@ void bind_measures(nb::module_& module) {
 }
 
 void bind_training(nb::module_& module) {
+  nb::enum_<WeightKind>(module, "WeightKind")
+      .value("evaluated", WeightKind::kEvaluated)
+      .value("trained", WeightKind::kTrained)
+      .value("average", WeightKind::kAverage);
   nb::class_<EvaluationResult>(module, "EvaluationResult")
       .def_ro("loss", &EvaluationResult::loss)
       .def_ro("accuracy", &EvaluationResult::accuracy)
@@ -181,7 +185,10 @@ void bind_training(nb::module_& module) {
       .def("save", &TrainingSession::save, "path"_a, Unlocked())
       .def("load", &TrainingSession::load, "path"_a, Unlocked())
       .def("reset", &TrainingSession::reset, Unlocked())
-      .def("trained_model", &TrainingSession::trained_model, Unlocked())
+      .def("trained_model", &TrainingSession::trained_model, "kind"_a = WeightKind::kEvaluated,
+           Unlocked())
+      .def_prop_ro("has_average", &TrainingSession::has_average)
+      .def_prop_rw("uses_average", &TrainingSession::uses_average, &TrainingSession::use_average)
       .def(
           "with_training_info",
           [](const TrainingSession& session, std::int64_t target_opset, bool inline_functions) {

@@ -43,7 +43,7 @@ auto locked(nb::handle function) {
 void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions options,
          const Dataset* validation, DataSource* validation_source, const nb::object& on_epoch_end,
          const nb::object& on_step_end, const nb::object& on_checkpoint,
-         const std::vector<int>& signals) {
+         const nb::object& on_row_weights, const std::vector<int>& signals) {
   options.validation = validation;
   options.validation_source = validation_source;
   if (!on_epoch_end.is_none()) options.on_epoch_end = locked<EpochLog>(on_epoch_end);
@@ -52,6 +52,12 @@ void fit(Trainer& trainer, const Dataset* data, DataSource* source, FitOptions o
     options.on_checkpoint = [function = nb::handle(on_checkpoint)](const CheckpointLog& log) {
       const nb::gil_scoped_acquire lock;
       function(log.path, log.problem);
+    };
+  }
+  if (!on_row_weights.is_none()) {
+    options.on_row_weights = [function = nb::handle(on_row_weights)](std::int64_t epoch) {
+      const nb::gil_scoped_acquire lock;
+      return nb::cast<std::vector<double>>(function(epoch));
     };
   }
   std::exception_ptr raised;  // by a handler of Python, such as that of Ctrl-C
@@ -80,6 +86,7 @@ void bind_logs(nb::module_& module) {
       .def_ro("val_metrics", &EpochLog::val_metrics)
       .def_ro("target_losses", &EpochLog::target_losses)
       .def_ro("grad_norm", &EpochLog::grad_norm)
+      .def_ro("noise_scale", &EpochLog::noise_scale)
       .def_ro("learning_rate", &EpochLog::learning_rate)
       .def_ro("seconds", &EpochLog::seconds)
       .def_ro("rows_per_s", &EpochLog::rows_per_s)
@@ -149,6 +156,8 @@ void bind_options(nb::module_& module) {
       .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)
       .def_rw("seed", &FitOptions::seed)
       .def_rw("epochs", &FitOptions::epochs)
+      .def_rw("row_weights", &FitOptions::row_weights)
+      .def_rw("augment", &FitOptions::augment)
       .def_rw("validation_fraction", &FitOptions::validation_fraction)
       .def_rw("metrics", &FitOptions::metrics)
       .def_rw("class_weights", &FitOptions::class_weights, nb::arg().none())
@@ -163,9 +172,27 @@ void bind_options(nb::module_& module) {
   module.def("make_fit_options", &make_fit_options, "type"_a, "options"_a);
 }
 
+void bind_augmentations(nb::module_& module) {
+  nb::class_<RandomFlip>(module, "RandomFlip");
+  nb::class_<RandomCrop>(module, "RandomCrop");
+  nb::class_<GaussianNoise>(module, "GaussianNoise");
+  nb::class_<Mixup>(module, "Mixup");
+  nb::class_<CutMix>(module, "CutMix");
+  module.def("augmentation_table", &augmentation_table);
+  module.def("make_augmentation", &make_augmentation, "type"_a, "options"_a);
+  module.def(
+      "augmented_rows",
+      [](const std::vector<Tensor>& inputs, const std::optional<Tensor>& target,
+         const std::vector<Augmentation>& augmentations, std::uint64_t seed, std::int64_t epoch) {
+        return augmented_rows(inputs, target.value_or(Tensor{}), augmentations, seed, epoch);
+      },
+      "inputs"_a, "target"_a.none(), "augmentations"_a, "seed"_a, "epoch"_a, Unlocked());
+}
+
 }  // namespace
 
 void bind_trainer(nb::module_& module) {
+  bind_augmentations(module);
   bind_logs(module);
   bind_options(module);
   module.def("window_starts", &window_starts, "rows"_a, "batch_size"_a, "seed"_a, "epoch"_a);
@@ -179,7 +206,7 @@ void bind_trainer(nb::module_& module) {
            "source"_a, nb::keep_alive<0, 2>(), Unlocked())
       .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),
            "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
-           "on_checkpoint"_a.none(), "signals"_a)
+           "on_checkpoint"_a.none(), "on_row_weights"_a.none(), "signals"_a)
       .def("evaluate",
            nb::overload_cast<const Dataset&, std::int64_t, const std::vector<Metric>&, bool>(
                &Trainer::evaluate),
@@ -191,8 +218,8 @@ void bind_trainer(nb::module_& module) {
       .def("stop", &Trainer::stop)
       .def("reset", &Trainer::reset, Unlocked())
       .def_prop_ro("history", &Trainer::history)
-      .def("trained_model", &Trainer::trained_model, Unlocked())
-      .def("save", &Trainer::save, "path"_a, Unlocked());
+      .def("trained_model", &Trainer::trained_model, "kind"_a = WeightKind::kEvaluated, Unlocked())
+      .def("save", &Trainer::save, "path"_a, "kind"_a = WeightKind::kEvaluated, Unlocked());
 }
 
 }  // namespace onnxgrad::python

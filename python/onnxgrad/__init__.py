@@ -63,10 +63,12 @@ if TYPE_CHECKING:
     from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
     from onnxgrad.trainer import Trainer
+    from onnxgrad.trainer.cross_validation import CrossValidation, cross_validate
 
 __all__ = [
     "CheckpointError",
     "ConvergenceError",
+    "CrossValidation",
     "DataError",
     "DeviceError",
     "Error",
@@ -94,6 +96,7 @@ __all__ = [
     "add_training_info",
     "callbacks",
     "check_gradients",
+    "cross_validate",
     "data",
     "devices",
     "errors",
@@ -148,6 +151,7 @@ _NAMES = {
     "sessions": "Evaluation InferenceSession NodeArg TrainingSession WeightInfo",
     "sessions.forward_backward": "ForwardBackward Gradients",
     "trainer": "Trainer",
+    "trainer.cross_validation": "CrossValidation cross_validate",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBPACKAGES = {

@@ -28,7 +28,8 @@ class History(dict[str, list[float]]):
     (with validation; NaN for epochs without), ``lr``, ``seconds`` and ``rows_per_s``; for data read
     in chunks ``data_wait_s``, the time that training waited for rows; with several targets
     ``train_loss_<output>``, the loss of each without its factor; and with ``fit(grad_norm=True)``
-    ``grad_norm``, the total norm of all gradients before clipping, averaged over the steps.
+    ``grad_norm``, the total norm of all gradients before clipping, averaged over the steps; with
+    ``fit(noise_scale=True)`` ``noise_scale``, the gradient noise scale in rows.
     With several workers ``network_wait_s``, the seconds in which training waited for other workers
     (the mean of all), ``slowest_rank``, the worker that waited least, and ``slowest_lag_s``, how
     much longer it computed than the mean of the others; ``rows_per_s`` is that of all workers.
@@ -170,6 +171,8 @@ def log_of(epoch: _core.EpochLog, *, is_streamed: bool = False) -> dict[str, flo
     logs.update(epoch.val_metrics)
     if epoch.grad_norm is not None:
         logs["grad_norm"] = epoch.grad_norm
+    if epoch.noise_scale is not None:
+        logs["noise_scale"] = epoch.noise_scale
     logs["lr"] = epoch.learning_rate
     logs["seconds"] = epoch.seconds
     logs["rows_per_s"] = epoch.rows_per_s

@@ -1,6 +1,7 @@
 #include "onnxgrad/optimizers.h"
 
 #include "onnxgrad/tables.h"
+#include "train/optimizers/averages.h"
 #include "train/optimizers/table.h"
 
 namespace onnxgrad {
@@ -15,6 +16,12 @@ std::vector<std::string> optimizer_names() { return train::optimizer_rows().name
 
 Optimizer make_optimizer(std::string_view type, const FieldValues& options) {
   return train::optimizer_rows().make(type, options);
+}
+
+std::vector<DescriptionInfo> average_table() { return train::average_rows().infos(); }
+
+WeightAverage make_average(std::string_view type, const FieldValues& options) {
+  return train::average_rows().make(type, options);
 }
 
 double learning_rate_of(const Optimizer& optimizer) {

@@ -10,6 +10,7 @@
 #include "api/training_session_impl.h"
 #include "onnxgrad/option_error.h"
 #include "onnxgrad/tables.h"
+#include "train/data/augment.h"
 #include "train/data/block_reader.h"
 #include "train/data/dataset.h"
 #include "train/data/sampler.h"
@@ -91,7 +92,27 @@ void Trainer::Impl::compile_for(const FitOptions& options) const {
   if (options.schedule || options.learning_rate) compiled().expect_learning_rate();
   if (options.on_non_finite == OnNonFinite::kSkip) compiled().guard_updates();
   compiled().log_gradient_norm(options.grad_norm);
+  compiled().log_noise_scale(options.noise_scale);
+  compiled().read_mixed_targets(train::mixes_targets(options.augment));
 }
+
+namespace {
+
+/// Ends the reading of mixed targets with the fit that mixes them.
+struct MixingEnder {
+  explicit MixingEnder(train::Session& mixing) : session(mixing) {}
+  ~MixingEnder() {
+    try {
+      session.read_mixed_targets(false);
+    } catch (const Error&) {  // Session::step() tries again
+    }
+  }
+  MixingEnder(const MixingEnder&) = delete;
+  MixingEnder& operator=(const MixingEnder&) = delete;
+  train::Session& session;
+};
+
+}  // namespace
 
 Trainer::Trainer(std::shared_ptr<TrainingSession> session)
     : impl_(std::make_unique<Impl>(std::move(session))) {}
@@ -148,6 +169,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard session_guard(impl_->busy());
   train::settle_by_labels(impl_->compiled(), data);
   impl_->compile_for(options);
+  const MixingEnder mixing(impl_->compiled());
   train::FitLoop loop(impl_->compiled(), data, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;
@@ -159,6 +181,7 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const auto peeked = settle_by_first_chunk(impl_->compiled(), source);
   DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
+  const MixingEnder mixing(impl_->compiled());
   train::FitLoop loop(impl_->compiled(), rows, options, impl_->stop, impl_->history);
   loop.run();
   return impl_->history;

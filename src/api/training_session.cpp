@@ -162,13 +162,28 @@ void TrainingSession::reset() {
   impl_->session.reset();
 }
 
-Model TrainingSession::trained_model() const {
+bool TrainingSession::has_average() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.has_average();
+}
+
+bool TrainingSession::uses_average() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.uses_average();
+}
+
+void TrainingSession::use_average(bool on) {
+  const CallGuard guard(impl_->busy);
+  impl_->session.use_average(on);
+}
+
+Model TrainingSession::trained_model(WeightKind kind) const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
   if (is_of_file()) {
     return Model(std::make_shared<const Model::Impl>(impl_->model.impl(), impl_->session.state(),
                                                      impl_->session.graph().model));
   }
-  Model trained = api::with_weights(impl_->model, impl_->session.weights());
+  Model trained = api::with_weights(impl_->model, impl_->session.weights(kind));
   if (impl_->session.options().open_batch != BatchOpening::kOn) return trained;
   return api::with_open_batch(trained, impl_->session.batch());
 }

@@ -165,5 +165,13 @@ def test_no_fit_option_is_named_in_python_by_hand():
         if re.search(rf"[\"'. ]{field.option}(?:\"|'|=| =|:)", text)
     }
     in_logs = {"grad_norm"}
-    others = {"allow_nan", "batch_size", "epochs", "keep_best", "max_time", "non_finite"}
+    others = {
+        "allow_nan",
+        "batch_size",
+        "epochs",
+        "keep_best",
+        "max_time",
+        "non_finite",
+        "sampling",
+    }
     assert by_hand <= in_logs | others

@@ -42,6 +42,8 @@ NOT_DEFAULT = {
     "clip_value": 1.0,
     "clip_norm": 1.0,
     "accumulate": 2,
+    "average": "ema",
+    "sam": 0.1,
     "stop_gradient": "Y",
     "training_mode": False,
     "open_batch": False,

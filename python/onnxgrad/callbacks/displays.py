@@ -37,6 +37,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "val_loss": ("    val_loss", _number(12)),
     "val_accuracy": ("val_accuracy", lambda value: f"{value:12.4f}"),
     "grad_norm": ("   grad_norm", _number(12)),
+    "noise_scale": (" noise_scale", _number(12)),
     "lr": ("       lr", _number(9, 3)),
     "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
     "network_wait_s": (" waiting", lambda value: _duration(value)),

@@ -98,11 +98,19 @@ def _resolved(path: str) -> str:
 # ------------------------------------------------------------------------------------ the model
 
 
-def save_output(trainer: Trainer, path: str, *, own: bool = False, merge: bool = False) -> None:
+def save_output(
+    trainer: Trainer,
+    path: str,
+    *,
+    own: bool = False,
+    merge: bool = False,
+    weights: str = "evaluated",
+) -> None:
     """Write the trained model to `path` or, if that fails, to another folder.
 
     `own` is whether it is in a run folder, where a link of that name is replaced; `merge` whether
-    its adapters are merged into its weights.
+    its adapters are merged into its weights, and `weights` which ones are written, as for
+    `Trainer.save`.
 
     Raises
     ------
@@ -115,7 +123,7 @@ def save_output(trainer: Trainer, path: str, *, own: bool = False, merge: bool =
         if merge:
             trainer.merge(path)
         else:
-            trainer.save(path)
+            trainer.save(path, weights=weights)
     except CheckpointError as error:
         saved = _save_elsewhere(trainer, path)
         if saved is None:

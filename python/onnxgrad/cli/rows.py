@@ -75,6 +75,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     if options.validation is not None and fraction is None:
         files.append(options.validation)
     is_streamed = options.target is not None and _is_streamed(files, options.stream)
+    options.row_weight_values = None
     opened = _open if is_streamed else _read
     rows = opened(trainer, options.data, options)
     validation: Any = fraction
@@ -149,6 +150,7 @@ def open_rows(
         separator=separator,
         loss=loss,
         delimiter=delimiter,
+        row_weights=None,
     )
     if target is None and not takes_tokens(options):
         raise OptionError(
@@ -239,6 +241,11 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     if options.sample_weight is not None:
         weight = table.take(options.sample_weight, "--sample-weight")
         without.append(options.sample_weight)
+    if options.row_weights is not None:
+        column = table.take(options.row_weights, "--row-weights")
+        without.append(options.row_weights)
+        if options.row_weight_values is None:  # those of the training rows come first
+            options.row_weight_values = np.asarray(column, np.float64).ravel()
     inputs = trainer.session.get_inputs()
     texts = {value.name for value in inputs if value.type == "tensor(string)"}
     maps = columns_of_maps(trainer.session._core.inputs)

@@ -118,6 +118,31 @@ OPTIONS: tuple[TrainOption, ...] = (
     ),
     *_rows(_DATA),
     TrainOption(
+        "augment",
+        list,
+        None,
+        _DATA,
+        "Random change of the training rows, NAME or NAME:option=value,...: crop, cutmix, flip, "
+        "mixup or noise; may be given several times.",
+        "NAME",
+    ),
+    TrainOption(
+        "row_weights",
+        str,
+        None,
+        _DATA,
+        "Column with how often each row is drawn, for --sampling weighted.",
+        "NAME",
+    ),
+    TrainOption(
+        "folds",
+        int,
+        None,
+        _DATA,
+        "Cross-validate: train once for each of so many parts of the rows, on the others, and "
+        "write nothing.",
+    ),
+    TrainOption(
         "stream",
         bool,
         None,
@@ -298,6 +323,15 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _RESULTS,
         "Merge the adapters into the weights of the model that -o writes.",
+    ),
+    TrainOption(
+        "save_weights",
+        str,
+        "evaluated",
+        _RESULTS,
+        "Which weights -o writes with --average: evaluated, average, trained, or both (the trained "
+        "ones beside the average).",
+        "KIND",
     ),
     TrainOption(
         "save_adapter",

@@ -22,6 +22,7 @@ from onnxgrad.cli.console import OutputClosedError, out
 from onnxgrad.cli.derivatives import load_all
 from onnxgrad.cli.dry_run import dry_run
 from onnxgrad.cli.exit_status import EXIT_REQUEUE
+from onnxgrad.cli.folds import check_folds, run_folds
 from onnxgrad.cli.option_files import joined, merged, stored, stored_option
 from onnxgrad.cli.outputs import (
     HistoryFile,
@@ -50,6 +51,7 @@ __all__ = ["Terminated", "run"]
 
 
 _LORA_OPTIONS = ("lora_targets", "lora_alpha", "lora_dropout")
+_OUTPUT_OPTIONS = ("overwrite", "merge", "save_weights")
 _VALIDATION_OPTIONS = tuple(
     name for name, option in FIT_OPTIONS.items() if option.topic == "Validation"
 )
@@ -80,6 +82,8 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         _say(options, to_toml(stored(vars(options))).rstrip())
         return
     _log_to_stderr(options.log_level)
+    if options.folds is not None:
+        check_folds(options)
     if options.is_first:
         _report_left_out(options)
         check_outputs(options)
@@ -90,6 +94,9 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
         print_stderr(printable(f"rows are read in chunks from {options.data}"))
+    if options.folds is not None:
+        run_folds(lambda: _trainer(options), data, options, _fit_options(options, data))
+        return
     if options.dry_run:
         dry_run(trainer, data, options, _fit_options(options, data))
         return
@@ -142,6 +149,7 @@ def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> Simpl
         if options[name] is None:
             raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
     needs_folder = options["output"] is None or options["tensorboard"]
+    needs_folder = needs_folder and options["folds"] is None
     if needs_folder and options["run_dir"] is None and options["resume"] is None:
         options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
     _refuse_without_effect(context, options)
@@ -195,7 +203,7 @@ def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
     needs = (
         (("checkpoint_every", "keep"), has_folder, "a run folder", "--run-dir FOLDER"),
         (_VALIDATION_OPTIONS, options["validation"] is not None, "a validation", "--validation"),
-        (("overwrite", "merge"), options["output"] is not None, "an output", "-o FILE"),
+        (_OUTPUT_OPTIONS, options["output"] is not None, "an output", "-o FILE"),
         (_LORA_OPTIONS, options["lora"] is not None, "LoRA", "--lora RANK"),
     )
     for names, is_given, what, how in needs:
@@ -416,6 +424,8 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
         "class_weight": data.class_weight,
         "validation": data.validation,
         "metrics": [name.strip() for name in names],
+        "augment": options.augment or (),
+        "row_weights": options.row_weight_values,
         "early_stopping": _early_stopping(options),
         **{name: getattr(options, name) for name in FIT_OPTIONS},
     }
@@ -527,7 +537,7 @@ def _finish(
         _results(trainer, data, options)
         return
     if options.output is not None:
-        save_output(trainer, options.output, merge=options.merge)
+        save_output(trainer, options.output, merge=options.merge, weights=options.save_weights)
     elif folder is not None and folder.problem:
         save_output(trainer, str(written), own=True)
     if options.save_adapter is not None:

@@ -7,7 +7,10 @@ of which is filled while the other is trained on. ``shuffle=True`` shuffles the 
 each block; the order depends only on the trainer's seed and the number of the epoch.
 """
 
+from onnxgrad.data import augmentation
+from onnxgrad.data.augmentation import *  # noqa: F403
 from onnxgrad.data.batches import Batches
+from onnxgrad.data.changes import augment
 from onnxgrad.data.files import CsvFile, NpyFiles, NpzFile, open_file
 from onnxgrad.data.notes import DataWarning
 from onnxgrad.data.parquet import ParquetFile
@@ -31,6 +34,8 @@ __all__ = [
     "Shards",
     "Source",
     "Tokens",
+    "augment",
     "open_file",
     "window_starts",
 ]
+__all__ += augmentation.__all__

@@ -236,6 +236,8 @@ def _native_options(
             given["clip_value"],
             given["clip_norm"],
             given["accumulate"],
+            given["average"],
+            given["sam"],
         ),
         "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
         "training_mode": training_mode_of(given["training_mode"]),

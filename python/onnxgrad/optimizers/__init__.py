@@ -19,14 +19,27 @@ from onnxgrad.base.family import Family
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.errors import OptionError
 from onnxgrad.optimizers import described
-from onnxgrad.optimizers.base import Optimizer
+from onnxgrad.optimizers.averages import (
+    EMA,
+    SWA,
+    AverageLike,
+    SharpnessLike,
+    as_average,
+    as_sharpness,
+)
+from onnxgrad.optimizers.base import Average, Optimizer
 from onnxgrad.optimizers.described import *  # noqa: F403
 from onnxgrad.optimizers.user import User, traced
 
 __all__ = [
+    "EMA",
+    "SWA",
+    "Average",
+    "AverageLike",
     "Optimizer",
     "OptimizerLike",
     "ParameterGroup",
+    "SharpnessLike",
     "User",
     "from_name",
     "layerwise_decay",
@@ -190,6 +203,8 @@ def update_options(
     clip_value: float | None,
     clip_norm: float | None,
     accumulate: int,
+    average: AverageLike | None = None,
+    sam: SharpnessLike | None = None,
 ) -> _core.UpdateOptions:
     """Check and convert the options that apply to all optimizers."""
     options = _core.UpdateOptions()
@@ -207,4 +222,8 @@ def update_options(
     if clip_norm is not None:
         options.clip_norm = real_number("clip_norm", clip_norm, open_minimum=True)
     options.accumulate = positive_int("accumulate", accumulate)
+    if average is not None:
+        options.average = as_average(average)._native()
+    if sam is not None:
+        options.set_sharpness_aware(*as_sharpness(sam))
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxgrad.base.described import Described
 
-__all__ = ["Optimizer"]
+__all__ = ["Average", "Optimizer"]
 
 
 class Optimizer(Described):
@@ -13,3 +13,9 @@ class Optimizer(Described):
     lr: float
 
     _family = "optimizer"
+
+
+class Average(Described):
+    """Base class of averages of weights."""
+
+    _family = "average"

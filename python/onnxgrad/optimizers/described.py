@@ -8,12 +8,14 @@ __all__ = [
     "LAMB",
     "LBFGS",
     "SGD",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Lion",
     "Muon",
     "RMSProp",
+    "ScheduleFreeAdamW",
 ]
 
 
@@ -149,6 +151,51 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         decoupled_weight_decay: bool = False,
         rate_in_velocity: bool = False,
+    ) -> None:
+        self._take(locals())
+
+
+class Adafactor(Optimizer):
+    """Adafactor: second moments by rows and columns, updates of bounded size.
+
+    Source: Shazeer and Stern, 2018.
+
+    s = t^beta2_decay. For a weight of two or more axes, row += s * (mean of g^2 over the last axis
+    - row), column += s * (mean of g^2 over the axis before it - column), v = row * column /
+    max(mean of row, epsilon1); else v += s * (g^2 - v). u = g / sqrt(max(v, epsilon1^2)), and w =
+    (1 - lr * weight_decay) * w - max(epsilon2, rms(w)) * min(lr, 1 / sqrt(t)) / max(1, rms(u) /
+    clip_threshold) * u.
+
+    Parameters
+    ----------
+    lr : float >= 0, default=0.01
+        Largest relative step.
+    beta2_decay : float in [-10, 0], default=-0.8
+    epsilon1 : float >= 0, default=None
+         None means the epsilon of the weight's type.
+    epsilon2 : float >= 0, default=0.001
+    clip_threshold : float > 0, default=1.0
+    weight_decay : float >= 0, default=0.0
+        Decoupled.
+    """
+
+    lr: float
+    beta2_decay: float
+    epsilon1: float | None
+    epsilon2: float
+    clip_threshold: float
+    weight_decay: float
+
+    _type = "Adafactor"
+
+    def __init__(
+        self,
+        lr: float = 0.01,
+        beta2_decay: float = -0.8,
+        epsilon1: float | None = None,
+        epsilon2: float = 0.001,
+        clip_threshold: float = 1.0,
+        weight_decay: float = 0.0,
     ) -> None:
         self._take(locals())
 
@@ -387,5 +434,53 @@ class RMSProp(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+    ) -> None:
+        self._take(locals())
+
+
+class ScheduleFreeAdamW(Optimizer):
+    """Schedule-free AdamW (Defazio et al., 2024).
+
+    The weights are y. v = beta2 * v + (1 - beta2) * g^2, u = g / (sqrt(v / (1 - beta2^t)) +
+    epsilon) + weight_decay * y, r = lr * min(1, t / warm_up), z -= r * u, h = t^power * (largest r
+    so far)^rate_power, c = h / (sum of h), x = (1 - c) * x + c * z, y = (1 - beta1) * z + beta1 *
+    x. Evaluation, prediction and trained models use x.
+
+    Parameters
+    ----------
+    lr : float >= 0, default=0.0025
+        Learning rate.
+    beta1 : float in [0, 1), default=0.9
+    beta2 : float in [0, 1), default=0.999
+    epsilon : float >= 0, default=1e-08
+    weight_decay : float >= 0, default=0.0
+        Decoupled, at y.
+    warm_up : int >= 0, default=0
+        Updates.
+    power : float >= 0, default=0.0
+    rate_power : float >= 0, default=2.0
+    """
+
+    lr: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    weight_decay: float
+    warm_up: int
+    power: float
+    rate_power: float
+
+    _type = "ScheduleFreeAdamW"
+
+    def __init__(
+        self,
+        lr: float = 0.0025,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-08,
+        weight_decay: float = 0.0,
+        warm_up: int = 0,
+        power: float = 0.0,
+        rate_power: float = 2.0,
     ) -> None:
         self._take(locals())

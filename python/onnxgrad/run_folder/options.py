@@ -12,7 +12,9 @@ from onnxgrad.adapters.described import adapter_options
 from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
+from onnxgrad.data.changes import as_augmentations, augmentation_to_text
 from onnxgrad.losses import penalties
+from onnxgrad.optimizers.averages import as_average, as_sharpness, average_to_text
 from onnxgrad.session_options.table import SESSION_OPTIONS
 from onnxgrad.session_options.teaching import distill_text, teacher_text
 
@@ -46,6 +48,13 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     described = precision.as_precision(arguments["precision"])
     options["precision"] = precision.to_text(described)
     options["float32_nodes"] = list(described.float32_nodes) or None
+    if arguments["average"] is not None:
+        options["average"] = average_to_text(as_average(arguments["average"]))
+    if arguments["sam"] is not None:  # the command line has a number alone
+        rho, is_adaptive = as_sharpness(arguments["sam"])
+        options["sam"] = None if is_adaptive else rho
+    changes = map(augmentation_to_text, as_augmentations(fit["augment"] or ()))
+    options["augment"] = [text for text in changes if text is not None]
     if isinstance(options["new_head"], Mapping):  # the command line has a number of classes alone
         options["new_head"] = None
     options["teacher"] = teacher_text(arguments["teacher"])

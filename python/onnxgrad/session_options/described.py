@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import DistillLike, PenaltyLike, TeacherLike
-    from onnxgrad.optimizers import ParameterGroup
+    from onnxgrad.optimizers import AverageLike, ParameterGroup, SharpnessLike
     from onnxgrad.precision import PrecisionLike
     from onnxgrad.schedules import ScheduleLike
 
@@ -203,6 +203,14 @@ class SessionOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. It is part of the step and of its
+        state, and evaluation, prediction, the choice of the best epoch and saved models use it.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. With ``{"rho": 0.5, "adaptive": True}`` at w + rho w^2 g / |w g| (Foret et al.,
+        2021; Kwon et al., 2021).
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -264,6 +272,8 @@ class SessionOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -319,6 +329,12 @@ class StepOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -361,6 +377,8 @@ class StepOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     precision: PrecisionLike
@@ -409,6 +427,12 @@ class TrainerOptions(TypedDict, total=False):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -447,6 +471,8 @@ class TrainerOptions(TypedDict, total=False):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str

@@ -304,6 +304,40 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
+        "average",
+        "AverageLike | None",
+        None,
+        "str, Average or dict",
+        _TRAINING,
+        'Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or '
+        '``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. It is part of the step and of its '
+        "state, and evaluation, prediction, the choice of the best epoch and saved models use it.",
+        CommandOption(
+            _OPTIMIZER,
+            str,
+            metavar="NAME",
+            help="Average of the weights, NAME or NAME:option=value,...: ema or swa.",
+            none_is="no average",
+        ),
+    ),
+    SessionOption(
+        "sam",
+        "SharpnessLike | None",
+        None,
+        "float or dict",
+        _TRAINING,
+        "Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over "
+        'each batch. With ``{"rho": 0.5, "adaptive": True}`` at w + rho w^2 g / |w g| (Foret et '
+        "al., 2021; Kwon et al., 2021).",
+        CommandOption(
+            _OPTIMIZER,
+            float,
+            metavar="RHO",
+            help="Sharpness-aware minimization: take gradients at w + RHO g / |g|.",
+            none_is="at w",
+        ),
+    ),
+    SessionOption(
         "stop_gradient",
         _PATTERNS,
         None,

@@ -37,6 +37,7 @@ from onnxgrad.session_options.model_changes import changed_model, check_adapter_
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
 from onnxgrad.sessions.inference import NotPickled, as_declared
+from onnxgrad.sessions.weights import SessionWeights, weight_kind
 
 if TYPE_CHECKING:
     import os
@@ -50,7 +51,7 @@ StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
 @documents_options(SessionOptions)
-class TrainingSession(NotPickled):
+class TrainingSession(SessionWeights, NotPickled):
     """Trains a model step by step: loss, gradient and update are compiled into one step.
 
     Parameters
@@ -138,6 +139,8 @@ class TrainingSession(NotPickled):
                 given["clip_value"],
                 given["clip_norm"],
                 given["accumulate"],
+                given["average"],
+                given["sam"],
             ),
             stops,
             training_mode_of(given["training_mode"]),
@@ -371,38 +374,18 @@ class TrainingSession(NotPickled):
         """
         return from_native(self._core.encode_target(to_native(labels, "labels"), output))
 
-    @property
-    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights, by name: the next step changes them."""
-        views = {name: from_native(value) for name, value in self._core.weights().items()}
-        for view in views.values():
-            view.flags.writeable = False
-        return views
-
-    def state(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return copies of the weights and the optimizer state, by name."""
-        return {name: from_native(value) for name, value in self._core.state().items()}
-
-    def load_state(self, state: Mapping[str, ArrayLike]) -> None:
-        """Set all weights and the optimizer state to a result of `state`, all or nothing.
-
-        Raises
-        ------
-        CheckpointError
-            An unknown or missing name, or a wrong dtype or shape.
-        """
-        self._core.load_state(to_feeds(state))
-
     def reset(self) -> None:
         """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
 
-    def trained_model(self, *, like: bool = False) -> onnx.ModelProto:
+    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
         """Return the model as it was loaded, with the current weights.
 
-        With `like` it is of the kind that was given; see `gradient`.
+        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
+        ``"trained"`` where the session has an `average` of them; by default those that it
+        evaluates.
         """
-        return self._delivered(self._core.trained_model(), like)
+        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
 
     def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
         return deliver(model, kind=self._kind if like else None)

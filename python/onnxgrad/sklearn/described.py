@@ -12,7 +12,7 @@ from onnxgrad.base.checks import checked_names
 from onnxgrad.base.heads import HeadLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
-from onnxgrad.optimizers import OptimizerLike, ParameterGroup
+from onnxgrad.optimizers import AverageLike, OptimizerLike, ParameterGroup, SharpnessLike
 from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.parameters import ModelOrFactory, Parameters
@@ -25,6 +25,8 @@ SESSION_PARAMETERS = (
     "clip_value",
     "clip_norm",
     "accumulate",
+    "average",
+    "sam",
     "trainable",
     "frozen",
     "untie",
@@ -74,6 +76,12 @@ class EstimatorParameters(Parameters):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `onnxgrad.TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `onnxgrad.TrainingSession`.
     batch_size : int or "auto", default="auto"
         ``"auto"`` means 200, or all rows if there are fewer or with L-BFGS.
     max_iter : int, default=200
@@ -154,6 +162,8 @@ class EstimatorParameters(Parameters):
     clip_value: float | None
     clip_norm: float | None
     accumulate: int
+    average: AverageLike | None
+    sam: SharpnessLike | None
     batch_size: int | Literal["auto"]
     max_iter: int
     tol: float | None
@@ -197,6 +207,8 @@ class EstimatorParameters(Parameters):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        average: AverageLike | None = None,
+        sam: SharpnessLike | None = None,
         batch_size: int | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float | None = 0.0001,
@@ -262,6 +274,12 @@ class ClassifierParameters(EstimatorParameters):
         Scale all gradients down to at most this total Euclidean norm.
     accumulate : int, default=1
         Update at every n-th step, with the gradient over the rows of n batches.
+    average : str, Average or dict, default=None
+        Keep an average of the weights and running statistics: ``"ema"``, ``"swa"`` or
+        ``"ema:decay=0.99"``; see `onnxgrad.optimizers.EMA`. See `onnxgrad.TrainingSession`.
+    sam : float or dict, default=None
+        Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over
+        each batch. See `onnxgrad.TrainingSession`.
     batch_size : int or "auto", default="auto"
         ``"auto"`` means 200, or all rows if there are fewer or with L-BFGS.
     max_iter : int, default=200
@@ -351,6 +369,8 @@ class ClassifierParameters(EstimatorParameters):
         clip_value: float | None = None,
         clip_norm: float | None = None,
         accumulate: int = 1,
+        average: AverageLike | None = None,
+        sam: SharpnessLike | None = None,
         batch_size: int | Literal["auto"] = "auto",
         max_iter: int = 200,
         tol: float | None = 0.0001,

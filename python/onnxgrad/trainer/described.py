@@ -19,10 +19,16 @@ class FitOptions(TypedDict, total=False):
         A new order of the rows in each epoch. It follows from the seed and the number of the epoch.
         Of data in chunks the chunks are shuffled, as far as the source can, and the rows of each
         block; batches that are taken as they come are not.
-    sampling : {"rows", "windows"}, default="rows"
+    sampling : {"rows", "windows", "balanced", "weighted"}, default="rows"
         rows: each once in an epoch; windows: batches of consecutive rows of arrays that begin at
-        random places. There are ceil(N / batch_size) windows, read where they are; a row can come
+        random places; balanced: rows of every class equally often; weighted: rows as often as
+        row_weights say. There are ceil(N / batch_size) windows, read where they are; a row can come
         twice or not at all.
+    replacement : bool, default=True
+        Balanced and weighted rows can come more than once in an epoch. False: of every class as
+        many as the smallest has; rows of larger weight come earlier, those of weight 0 not at all.
+    epoch_rows : int >= 1, default=None
+        Balanced or weighted rows of an epoch. None means as many as there are.
     drop_last : bool, default=False
         Leave out a last batch with fewer rows than the others.
     allow_nan : bool, default=False
@@ -54,6 +60,10 @@ class FitOptions(TypedDict, total=False):
     grad_norm : bool, default=False
         Record the norm of all gradients together, before any clipping. It is grad_norm in the
         history (the mean over the epoch's steps) and in the logs of steps.
+    noise_scale : bool, default=False
+        Record the gradient noise scale, the batch size beyond which larger batches save few steps.
+        It needs accumulate=2 or more: tr(S) / |G|^2 from the norms of gradients of single and of
+        accumulated batches (McCandlish et al., 2018).
     max_history : int >= 8, default=65536
         Epochs that history has at most. Of a longer fit it has every second, fourth, eighth, ...
         epoch, whose numbers are history['epoch'], and always the first, the best and the newest
@@ -63,7 +73,9 @@ class FitOptions(TypedDict, total=False):
     epochs: int
     batch_size: int | None
     shuffle: bool
-    sampling: Literal["rows", "windows"]
+    sampling: Literal["rows", "windows", "balanced", "weighted"]
+    replacement: bool
+    epoch_rows: int | None
     drop_last: bool
     allow_nan: bool
     buffer_bytes: int
@@ -75,4 +87,5 @@ class FitOptions(TypedDict, total=False):
     on_nan: Literal["raise", "stop", "ignore", "skip"] | None
     snapshot_every: int | None
     grad_norm: bool
+    noise_scale: bool
     max_history: int | None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from onnxgrad import _core as native
 from onnxgrad.base.messages import Verbosity, log, print_stderr
@@ -32,7 +35,37 @@ class FitHooks(TrainedModel):
     _earlier: list[dict[str, float]]  # epochs of earlier stages
     _num_notes = 0  # notes of the loop that have been issued as warnings
     _is_streamed = False  # rows of the current fit are read in chunks
+    _is_weighted = False  # the current fit draws rows by weight
+    _row_weights: np.ndarray[Any, Any] | None = None
+    _has_new_weights = False
     _monitor = ""  # EarlyStopping.monitor of the current fit
+
+    @property
+    def row_weights(self) -> np.ndarray[Any, Any] | None:
+        """Weights of the rows, with ``sampling="weighted"``; callbacks may set others."""
+        return self._row_weights
+
+    @row_weights.setter
+    def row_weights(self, weights: Any) -> None:
+        if weights is None:
+            self._row_weights, self._has_new_weights = None, False
+            return
+        if not self._is_weighted:
+            raise OptionError(
+                what="row_weights have no effect without sampling='weighted'",
+                value="row_weights",
+                hint="Give sampling='weighted' to fit, or leave them out.",
+            )
+        self._row_weights = np.asarray(weights, np.float64).reshape(-1)
+        self._has_new_weights = True
+
+    def _take_row_weights(self, _epoch: int = 0) -> list[float]:
+        """Return the weights of the rows if they were set anew, else nothing."""
+        if self._row_weights is None or not self._has_new_weights:
+            return []
+        self._has_new_weights = False
+        weights: list[float] = self._row_weights.tolist()
+        return weights
 
     def _run(
         self,
@@ -65,10 +98,18 @@ class FitHooks(TrainedModel):
         try:
             if self._call("on_train_begin") or self._call("on_epoch_begin"):
                 return
+            if self._is_weighted and self._row_weights is None:
+                raise OptionError(
+                    what="sampling='weighted' needs a weight for each row",
+                    value="row_weights",
+                    hint="Give row_weights=, or a callback that sets trainer.row_weights in "
+                    "on_epoch_begin.",
+                )
             hooks = (
                 self._on_epoch_end if has_epoch_hooks else None,
                 self._on_step_end if steps else None,
                 self._on_checkpoint if saves else None,
+                self._take_row_weights if self._is_weighted else None,
             )
             for stage in self._stages(options):
                 self._core.fit(*as_pair(rows), stage, *as_pair(held_out), *hooks, handled_signals())

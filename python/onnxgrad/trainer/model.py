@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
 from onnxgrad.sessions.html import session_html
 from onnxgrad.sessions.inference import as_declared
+from onnxgrad.sessions.weights import weight_kind
 
 if TYPE_CHECKING:
     import onnx
@@ -54,6 +55,7 @@ class TrainedModel:
     _core: native.Trainer
     _callbacks: CallbackList
     _is_trial: bool
+    _is_weighted: bool
 
     @property
     def worker_hosts(self) -> list[str]:
@@ -99,27 +101,50 @@ class TrainedModel:
         """Train weights that are frozen or were never trained; see `TrainingSession.unfreeze`."""
         self.session.unfreeze(patterns)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, weights: str = "evaluated") -> None:
         """Write the model as it was loaded, with the current weights.
 
         Everything else in the file is unchanged, byte for byte. The file is written under a
         temporary name and renamed, so it is never incomplete.
 
+        Parameters
+        ----------
+        path : path
+        weights : {"evaluated", "average", "trained", "both"}, default="evaluated"
+            Which of the weights, where the session has an `average` of them. ``"evaluated"``: those
+            that evaluation and prediction use. ``"both"``: the average to `path` and the trained
+            ones to ``<stem>.trained<suffix>`` beside it.
+
         Raises
         ------
         CheckpointError
             If the file cannot be written.
+        OptionError
+            There is no average of the weights.
         """
         text = path_text("path", path)
-        self._core.save(text)
+        if weights == "both":
+            self.save(text, weights="average")
+            other = Path(text)
+            self.save(other.with_name(f"{other.stem}.trained{other.suffix}"), weights="trained")
+            return
+        self._core.save(text, weight_kind(weights, ("both",)))
         self._call("on_checkpoint", text)
 
-    def trained_model(self, *, like: bool = False) -> onnx.ModelProto:
+    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
         """Return the model as it was loaded, with the current weights.
 
-        With `like` it is of the kind that was given; see `gradient`.
+        With `like` it is of the kind that was given; see `gradient`. For `weights` see `save`.
         """
-        return self.session._delivered(self._core.trained_model(), like)
+        return self.session.trained_model(like=like, weights=weights)
+
+    def get_weights(self) -> list[np.ndarray[Any, Any]]:
+        """Return copies of the weights in a fixed order; see `TrainingSession.get_weights`."""
+        return self.session.get_weights()
+
+    def set_weights(self, weights: Sequence[ArrayLike]) -> None:
+        """Set all weights; see `TrainingSession.set_weights`."""
+        self.session.set_weights(weights)
 
     def merge(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
         """Return the model without its adapters, with weights that do what these did.
@@ -190,6 +215,7 @@ class TrainedModel:
                 "teacher": None if session._teacher is None else session._teacher.to_bytes(),
             },
             "weighs_positions": session._weighs_positions,
+            "uses_average": session.uses_average,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,
             "attributes": {name: vars(self)[name] for name in _PICKLED},
@@ -212,6 +238,8 @@ class TrainedModel:
             path = Path(folder) / "state.safetensors"
             write_file(path, state["checkpoint"])
             session._core.load(str(path))
+        if session.has_average:
+            session.uses_average = state.get("uses_average", True)
         vars(self).update(state["attributes"])
-        self.is_best = self._is_trial = False
+        self.is_best = self._is_trial = self._is_weighted = False
         self._callbacks = CallbackList([])

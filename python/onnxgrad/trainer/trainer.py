@@ -20,6 +20,7 @@ from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
 from onnxgrad.data.arrays import ArrayLike, NativeArray, from_native
+from onnxgrad.data.changes import AugmentationLike, as_augmentations
 from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.labels import (
     ClassWeight,
@@ -107,6 +108,9 @@ class Trainer(FitHooks):
         Why the last checkpoint is missing; empty if it was written or not requested.
     skipped_steps : int
         Steps that the last ``fit(non_finite="skip")`` skipped.
+    row_weights : numpy.ndarray or None
+        For callbacks: weights of the rows with ``sampling="weighted"``, which `on_epoch_begin` may
+        set for the coming epochs.
     is_best : bool
         For callbacks: whether the epoch that just ended is the best so far.
     run_dir : pathlib.Path or None
@@ -183,7 +187,7 @@ class Trainer(FitHooks):
         self.epochs = 0
         self.validation_names: list[str] = []
         self.is_best = False
-        self._is_trial = False
+        self._is_trial = self._is_weighted = False
         self.run_dir: Path | None = None
         self._labels = Labels()
         self._callbacks = CallbackList([])
@@ -200,6 +204,8 @@ class Trainer(FitHooks):
         class_weight: ClassWeight | None = None,
         validation: float | Sequence[Any] | Source | None = None,
         metrics: MetricLike | Iterable[MetricLike] | Mapping[str, MetricLike] = (),
+        augment: AugmentationLike = (),
+        row_weights: ArrayLike | None = None,
         early_stopping: bool | EarlyStopping = False,
         run_dir: str | os.PathLike[str] | RunFolder | None = None,
         callbacks: CallbackLike | Iterable[CallbackLike] = (),
@@ -237,6 +243,12 @@ class Trainer(FitHooks):
             table or the path of another file like `X`.
         metrics : name, function, list of these, or dict of str to these, default=()
             Further metrics of the validation; see `onnxgrad.metrics`.
+        augment : str, data.Augmentation, or list of these, default=()
+            Random changes of the training rows, in this order: ``["flip", "crop:padding=4",
+            "mixup:alpha=0.2"]``; see `onnxgrad.data`.
+        row_weights : array [N], default=None
+            With ``sampling="weighted"``, how often each row is drawn. A callback can set
+            `Trainer.row_weights` in `on_epoch_begin`, for a curriculum.
         early_stopping : bool or callbacks.EarlyStopping, default=False
             True means ``callbacks.EarlyStopping()``.
         run_dir : path or RunFolder, default=None
@@ -293,6 +305,10 @@ class Trainer(FitHooks):
         if chosen["batch_size"] is None and source is not None and source.has_own_batches:
             native.batch_size = _core.FitOptions.as_they_come
         self._collect_callbacks(given, verbose)
+        native.augment = [one._native() for one in as_augmentations(augment)]
+        self._is_weighted = chosen["sampling"] == "weighted"
+        self.row_weights = None if row_weights is None else row_weights
+        native.row_weights = self._take_row_weights()
         native.early_stopping = self._callbacks.early_stopping()
         self._callbacks.set_checkpoints(native, resume)
         if source is not None:

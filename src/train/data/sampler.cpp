@@ -16,6 +16,8 @@ namespace {
 using base::PhiloxStream;
 using base::RandomUse;
 
+constexpr auto kSampling = static_cast<RandomUse>(0x103);  // apart from the other streams
+
 void permute(PhiloxStream stream, std::span<std::int64_t> order) {
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
 }
@@ -122,6 +124,63 @@ void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
     const auto window = order.subspan(begin, size);
     std::iota(window.begin(), window.end(), static_cast<std::int64_t>(stream.below(starts)));
   }
+}
+
+void draw_weighted(std::uint64_t seed, std::uint32_t epoch, std::span<const double> weights,
+                   std::span<std::int64_t> order) {
+  std::vector<double> sums(weights.size());
+  std::partial_sum(weights.begin(), weights.end(), sums.begin());
+  PhiloxStream stream(seed, kSampling, epoch);
+  for (std::int64_t& row : order) {
+    const double place = stream.uniform() * sums.back();
+    auto found = std::ranges::upper_bound(sums, place);
+    if (found == sums.end()) found = std::ranges::lower_bound(sums, sums.back());  // rounding
+    row = found - sums.begin();
+  }
+}
+
+std::vector<std::int64_t> draw_without_replacement(std::uint64_t seed, std::uint32_t epoch,
+                                                   std::span<const double> weights,
+                                                   std::int64_t most) {
+  PhiloxStream stream(seed, kSampling, epoch);
+  std::vector<std::pair<double, std::int64_t>> keys;
+  for (std::size_t row = 0; row < weights.size(); ++row) {
+    const double key = -std::log(stream.uniform()) / weights[row];
+    if (weights[row] > 0) keys.emplace_back(key, static_cast<std::int64_t>(row));
+  }
+  const auto end = keys.begin() + std::min<std::ptrdiff_t>(most, std::ssize(keys));
+  std::ranges::partial_sort(keys, end);
+  std::vector<std::int64_t> order;
+  for (auto key = keys.begin(); key != end; ++key) order.push_back(key->second);
+  return order;
+}
+
+std::vector<std::int64_t> draw_balanced(std::uint64_t seed, std::uint32_t epoch,
+                                        std::span<const std::vector<std::int64_t>> members,
+                                        bool replacement, std::int64_t rows) {
+  PhiloxStream stream(seed, kSampling, epoch);
+  const auto classes = std::ssize(members);
+  std::vector<std::int64_t> order;
+  if (replacement) {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const auto& rows_of_class = members[static_cast<std::size_t>(i % classes)];
+      order.push_back(rows_of_class[stream.below(rows_of_class.size())]);
+    }
+  } else {
+    std::int64_t each = (rows + classes - 1) / classes;
+    for (const auto& rows_of_class : members) each = std::min(each, std::ssize(rows_of_class));
+    for (std::vector<std::int64_t> rows_of_class : members) {
+      // The first ones of a shuffle.
+      for (std::int64_t i = 0; i < each; ++i) {
+        const auto left = static_cast<std::uint64_t>(std::ssize(rows_of_class) - i);
+        std::swap(rows_of_class[static_cast<std::size_t>(i)],
+                  rows_of_class[static_cast<std::size_t>(i) + stream.below(left)]);
+        order.push_back(rows_of_class[static_cast<std::size_t>(i)]);
+      }
+    }
+  }
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
+  return order;
 }
 
 Split split_rows(std::int64_t rows, double fraction, std::uint64_t seed) {

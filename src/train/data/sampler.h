@@ -65,6 +65,26 @@ std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size);
 void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
                   std::int64_t batch_size, std::span<std::int64_t> order);
 
+/// Fills `order` with rows drawn with replacement, row i with probability weights[i] / sum of all:
+/// a function of (seed, epoch), the weights and the number of the draw. The weights are finite, at
+/// least 0, and one is positive.
+void draw_weighted(std::uint64_t seed, std::uint32_t epoch, std::span<const double> weights,
+                   std::span<std::int64_t> order);
+
+/// Rows of positive weight, at most `most`, drawn without replacement one after another, each with
+/// a probability proportional to its weight among those that are left: in increasing order of
+/// -log(u) / weight (Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006).
+std::vector<std::int64_t> draw_without_replacement(std::uint64_t seed, std::uint32_t epoch,
+                                                   std::span<const double> weights,
+                                                   std::int64_t most);
+
+/// `rows` rows of which each class has the same number (up to one), in random order; `members`:
+/// the rows of each class, none of them empty. Without replacement each class has at most as many
+/// as the smallest one.
+std::vector<std::int64_t> draw_balanced(std::uint64_t seed, std::uint32_t epoch,
+                                        std::span<const std::vector<std::int64_t>> members,
+                                        bool replacement, std::int64_t rows);
+
 /// Rows for training and rows for validation, each in increasing order.
 struct Split {
   std::vector<std::int64_t> train;

@@ -147,6 +147,39 @@ TEST(Sampler, WindowsAreConsecutiveRowsThatBeginAnywhere) {
   EXPECT_NE(same, order);
 }
 
+TEST(Sampler, WeightedRowsComeAsOftenAsTheirWeights) {
+  const std::vector<double> weights{0, 1, 0, 3, 4};
+  std::vector<std::int64_t> order(8000);
+  draw_weighted(5, 2, weights, order);
+  std::array<double, 5> counts{};
+  for (const auto row : order) ++counts[static_cast<std::size_t>(row)];
+  for (std::size_t i = 0; i < counts.size(); ++i) EXPECT_NEAR(counts[i], 1000 * weights[i], 150);
+  auto again = order;
+  draw_weighted(5, 2, weights, again);
+  EXPECT_EQ(again, order);
+  draw_weighted(5, 3, weights, again);
+  EXPECT_NE(again, order);
+}
+
+TEST(Sampler, RowsWithoutReplacementAreDifferent) {
+  const std::vector<double> weights{0, 1, 0, 3, 1e300, 1e-300};
+  EXPECT_THAT(draw_without_replacement(1, 0, weights, 9),
+              testing::UnorderedElementsAre(1, 3, 4, 5));
+  EXPECT_EQ(draw_without_replacement(1, 0, weights, 1), std::vector<std::int64_t>{4});
+}
+
+TEST(Sampler, BalancedRowsHaveAsManyOfEachClass) {
+  const std::vector<std::vector<std::int64_t>> members{{0, 1, 2, 3, 4, 5, 6}, {7, 8}, {9}};
+  const auto drawn = draw_balanced(3, 1, members, /*replacement=*/true, 30);
+  EXPECT_EQ(drawn.size(), 30U);
+  EXPECT_EQ(std::ranges::count(drawn, 9), 10);
+  EXPECT_EQ(std::ranges::count_if(drawn, [](auto row) { return row < 7; }), 10);
+  auto once = draw_balanced(3, 1, members, /*replacement=*/false, 30);
+  EXPECT_EQ(once.size(), 3U);
+  EXPECT_THAT(once, testing::Contains(9));
+  EXPECT_NE(drawn, draw_balanced(3, 2, members, /*replacement=*/true, 30));
+}
+
 TEST(Sampler, SplitTakesTheShareAndNothingTwice) {
   const Split split = split_rows(100, 0.25, 9);
   EXPECT_EQ(split.validation.size(), 25U);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
+#include <span>
 #include <utility>
 
 #include "base/checksum.h"
@@ -14,12 +17,20 @@
 namespace onnxgrad::train {
 namespace {
 
+bool draws_rows(Sampling sampling) {
+  return sampling == Sampling::kBalanced || sampling == Sampling::kWeighted;
+}
+
 // L-BFGS has one batch of all rows.
 void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& options) {
   if (options.batch_size < 0) {
     throw OptionError(
         {.what = fmt::format("batch_size is {}, which is for data in chunks", options.batch_size),
          .hint = "Give a batch size of 1 or more."});
+  }
+  if (step.takes_whole_batch() && draws_rows(options.sampling)) {
+    throw OptionError({.what = "L-BFGS takes all rows, not balanced or weighted ones",
+                       .hint = "Omit sampling=, or use another optimizer."});
   }
   if (step.takes_whole_batch()) {
     if (options.batch_size != 0 && options.batch_size < rows) {
@@ -77,13 +88,20 @@ ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
   validation_ = take_validation();
   if (options.checkpoint || !options.resume.empty()) {
     checksum_ = checksum_of(data_, validation_ ? &*validation_ : nullptr);
+    if (!options.row_weights.empty()) {
+      checksum_ += base::checksum_hex(std::as_bytes(std::span(options.row_weights)));
+    }
   }
   block_.data = &data_;
-  block_.rows = train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
+  block_.rows = num_train_rows();
   choose_batch_size(session.runner(), block_.rows, options);
   block_.batch_rows = std::min(options.batch_size, block_.rows);
   const bool has_windows = options.sampling == Sampling::kWindows;
   if (has_windows) block_.rows = count_windows(block_.rows, block_.batch_rows) * block_.batch_rows;
+  if (draws_rows(options.sampling)) {
+    prepare_sampling();
+    return;
+  }
   rows_ = block_.rows;
   if (!options.shuffle && train_rows_.empty()) return;
   if (options.shuffle && !has_windows && train_rows_.empty() && rows_ > kMostOrdered) {
@@ -96,6 +114,90 @@ ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
   order_.resize(static_cast<std::size_t>(block_.rows));
   block_.order = order_;
   block_.has_windows = has_windows && train_rows_.empty();
+}
+
+void ArrayFeed::prepare_sampling() {
+  if (options_.sampling == Sampling::kBalanced) {
+    find_classes();
+    if (!options_.replacement) {
+      const auto smallest =
+          std::ranges::min_element(members_, {}, &std::vector<std::int64_t>::size);
+      block_.rows = std::ssize(*smallest) * std::ssize(members_);
+    }
+  } else {
+    if (options_.row_weights.empty() && !options_.on_row_weights) {
+      throw OptionError({.what = "sampling='weighted' needs a weight for each row",
+                         .hint = "Give row_weights=, or a callback that sets them."});
+    }
+    row_weights_.assign(static_cast<std::size_t>(num_train_rows()), 1.0);
+    if (!options_.row_weights.empty()) take_row_weights(options_.row_weights);
+  }
+  if (options_.epoch_rows > 0 && (options_.replacement || options_.epoch_rows < block_.rows)) {
+    block_.rows = options_.epoch_rows;
+  }
+  block_.batch_rows = std::min(options_.batch_size, block_.rows);
+  rows_ = block_.rows;
+  draw(1);  // plans are made for its form
+}
+
+void ArrayFeed::take_row_weights(const std::vector<double>& weights) {
+  if (std::ssize(weights) != data_.rows) {
+    throw DataError(
+        {.what = fmt::format("row_weights: {} weights for {} rows", weights.size(), data_.rows),
+         .hint = "Give one weight for each row."});
+  }
+  double sum = 0;
+  for (std::size_t i = 0; i < row_weights_.size(); ++i) {
+    const std::size_t row = train_rows_.empty() ? i : static_cast<std::size_t>(train_rows_[i]);
+    const double weight = weights[row];
+    if (!(weight >= 0) || !std::isfinite(weight)) {
+      throw DataError({.what = fmt::format("row_weights: the weight of row {} is {}", row, weight),
+                       .hint = "Weights must be numbers >= 0."});
+    }
+    row_weights_[i] = weight;
+    sum += weight;
+  }
+  if (sum > 0) return;
+  throw DataError({.what = "row_weights: no training row has a weight above 0",
+                   .hint = "Give weights, some of them above 0."});
+}
+
+void ArrayFeed::find_classes() {
+  const Tensor& target = data_.columns[data_.target].values;
+  const LossInfo& loss = session_.schema().loss;
+  if (!loss.is_classifier || !loss.others.empty() || target.num_elements() != data_.rows) {
+    throw DataError({.what = "sampling='balanced' needs one class label for each row",
+                     .hint = "Use sampling='weighted' with row_weights=."});
+  }
+  const std::vector<double> labels = target.to_doubles();
+  std::map<double, std::vector<std::int64_t>> rows;
+  for (std::int64_t i = 0; i < num_train_rows(); ++i) {
+    const std::int64_t row = train_rows_.empty() ? i : train_rows_[static_cast<std::size_t>(i)];
+    rows[labels[static_cast<std::size_t>(row)]].push_back(row);
+  }
+  if (const auto ignored = ignored_class(loss.function)) rows.erase(static_cast<double>(*ignored));
+  for (auto& [label, members] : rows) members_.push_back(std::move(members));
+}
+
+// The rows of an epoch, from 1.
+void ArrayFeed::draw(std::int64_t epoch) {
+  const auto number = static_cast<std::uint32_t>(epoch - 1);
+  if (options_.sampling == Sampling::kBalanced) {
+    order_ = draw_balanced(options_.seed, number, members_, options_.replacement, rows_);
+  } else {
+    const std::int64_t wanted = options_.epoch_rows > 0 ? options_.epoch_rows : num_train_rows();
+    if (options_.replacement) {
+      order_.resize(static_cast<std::size_t>(wanted));
+      draw_weighted(options_.seed, number, row_weights_, order_);
+    } else {
+      order_ = draw_without_replacement(options_.seed, number, row_weights_, wanted);
+    }
+    if (!train_rows_.empty()) {
+      for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
+    }
+  }
+  block_.rows = rows_ = std::ssize(order_);
+  block_.order = order_;
 }
 
 // The fraction of the rows held out for validation, or the separate rows.
@@ -124,6 +226,13 @@ void ArrayFeed::open_validation(std::optional<Validation>& validation) {
 
 void ArrayFeed::begin_epoch(std::int64_t epoch) {
   done_ = 0;
+  if (draws_rows(options_.sampling)) {
+    if (options_.on_row_weights) {
+      const std::vector<double> weights = options_.on_row_weights(epoch);
+      if (!weights.empty()) take_row_weights(weights);
+    }
+    return draw(epoch);
+  }
   if (!options_.shuffle) return;
   const auto number = static_cast<std::uint32_t>(epoch - 1);
   if (permutation_) {
@@ -131,9 +240,7 @@ void ArrayFeed::begin_epoch(std::int64_t epoch) {
     return;
   }
   if (options_.sampling == Sampling::kWindows) {
-    const std::int64_t rows =
-        train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
-    draw_windows(options_.seed, number, rows, block_.batch_rows, order_);
+    draw_windows(options_.seed, number, num_train_rows(), block_.batch_rows, order_);
   } else {
     shuffle_rows(options_.seed, number, order_);
   }

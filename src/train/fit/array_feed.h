@@ -31,12 +31,21 @@ class ArrayFeed final : public BatchFeed {
 
  private:
   std::optional<PreparedData> take_validation();
+  void prepare_sampling();
+  void take_row_weights(const std::vector<double>& weights);
+  void find_classes();
+  void draw(std::int64_t epoch);
+  std::int64_t num_train_rows() const {
+    return train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
+  }
 
   Session& session_;
   const FitOptions& options_;
   PreparedData data_;
-  std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
-  std::vector<std::int64_t> order_;       ///< order of the epoch; empty: as they are
+  std::vector<std::int64_t> train_rows_;            ///< empty: all rows of data_
+  std::vector<std::int64_t> order_;                 ///< order of the epoch; empty: as they are
+  std::vector<double> row_weights_;                 ///< Sampling::kWeighted: of the training rows
+  std::vector<std::vector<std::int64_t>> members_;  ///< kBalanced: training rows of each class
   std::optional<PreparedData> validation_;
   std::string checksum_;
   RowBlock block_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -30,22 +31,56 @@ runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, s
                                       std::int64_t rows) {
   const RowSlice slice = take_slice(step, rows);
   runtime::Execution& plan =
-      step.prepare(block.data->batch_dims(std::max(slice.rows, step.fixed_rows())));
+      step.prepare(batch_dims(*block.data, std::max(slice.rows, step.fixed_rows())));
   bind_to(plan, block, begin + slice.first, slice.rows);
   return plan;
 }
 
-bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) {
+bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const {
   if (plan.execution == nullptr || plan.rows != rows) return false;
   for (std::size_t c = 0; c < data.columns.size(); ++c) {
-    if (!have_same_rows(plan.dims[c], data.columns[c].values.dims())) return false;
+    const Column& column = data.columns[c];
+    const Dims dims = augmenter_ ? augmenter_->batch_dims(column, c, rows) : column.values.dims();
+    if (!have_same_rows(plan.dims[c], dims)) return false;
   }
   return true;
 }
 
+std::vector<Dims> BatchBinder::batch_dims(const PreparedData& data, std::int64_t rows) const {
+  if (!augmenter_) return data.batch_dims(rows);
+  std::vector<Dims> dims;
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    dims.push_back(augmenter_->batch_dims(data.columns[c], c, rows));
+  }
+  return dims;
+}
+
+// Rows that fill a batch up to the model's fixed number of rows repeat the last row, with weight 0.
+void BatchBinder::bind_augmented(runtime::Execution& plan, const RowBlock& block,
+                                 std::int64_t begin, std::int64_t rows) {
+  augmenter_->fill({.data = block.data, .order = block.order, .rows = block.rows}, begin, rows,
+                   staging_);
+  const bool fills = is_filled(rows);
+  for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
+    const Column& column = block.data->columns[c];
+    if (column.is_constant) {
+      StepRunner::bind(plan, c, column.values.raw());
+      continue;
+    }
+    Tensor& batch = staging_[c];
+    const auto bytes = static_cast<std::size_t>(batch.size_bytes() / batch.dims()[0]);
+    for (std::int64_t i = rows; fills && i < step_.fixed_rows(); ++i) {
+      std::byte* to = batch.mutable_raw() + static_cast<std::size_t>(i) * bytes;
+      std::memcpy(to, batch.raw() + static_cast<std::size_t>(rows - 1) * bytes, bytes);
+      if (c == step_.weights_port()) std::memset(to, 0, bytes);
+    }
+    StepRunner::bind(plan, c, batch.raw());
+  }
+}
+
 void BatchBinder::prepare(Plan& plan, const PreparedData& data, std::int64_t rows) {
   if (fits(plan, data, rows)) return;
-  std::vector<Dims> dims = data.batch_dims(rows);
+  std::vector<Dims> dims = batch_dims(data, rows);
   plan.execution = &step_.prepare(dims);
   plan.pin.emplace(*plan.execution);
   plan.rows = rows;
@@ -53,6 +88,17 @@ void BatchBinder::prepare(Plan& plan, const PreparedData& data, std::int64_t row
 }
 
 void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
+  if (!augmentations_.empty() && !augmenter_) {
+    const PreparedData& data = *block.data;
+    const ir::Type& target = step_.data_ports()[data.target].type;
+    Augmenter::Target of_step{.dtype = target.dtype};
+    for (std::size_t axis = 1; target.has_rank() && axis < target.rank(); ++axis) {
+      const ir::Dim& dim = (*target.shape)[axis];
+      of_step.axes.push_back(dim.is_static() ? dim.value() : 1);
+    }
+    augmenter_.emplace(augmentations_, seed_, data, of_step);
+    augmenter_->begin_epoch(epoch_);
+  }
   const std::int64_t rest = block.rows % block.batch_rows;
   if (rest > 0 && !drop_last) prepare(tail_, *block.data, own_rows(rest));
   if (block.rows >= block.batch_rows) prepare(full_, *block.data, own_rows(block.batch_rows));
@@ -75,7 +121,7 @@ bool BatchBinder::needs_staging(const RowBlock& block, bool drop_last) const {
                          "dynamic batch, in PyTorch dynamic_shapes={{\"x\": {{0: \"batch\"}}}}.",
                          step_.fixed_rows())});
   }
-  return fills || (!block.order.empty() && !block.has_windows);
+  return fills || augmenter_ || (!block.order.empty() && !block.has_windows);
 }
 
 // The last row is repeated; the weights of what is added are 0.
@@ -113,14 +159,22 @@ void BatchBinder::prepare_staging(const RowBlock& block) {
   const auto& columns = block.data->columns;
   const std::int64_t rows = own_rows(block.batch_rows);
   const auto is_large_enough = [&](std::size_t c) {
+    if (augmenter_) {  // its batches have the types of the step
+      const Dims dims = augmenter_->batch_dims(columns[c], c, rows);
+      return staging_[c].dims().rank() == dims.rank() && staging_[c].dims()[0] >= rows &&
+             have_same_rows(staging_[c].dims(), dims);
+    }
     return staging_[c].size_bytes() >= rows * columns[c].row_bytes;
   };
   bool fits = staging_.size() == columns.size();
   for (std::size_t c = 0; fits && c < columns.size(); ++c) fits = is_large_enough(c);
   if (fits) return;
   staging_.clear();
-  for (const Column& column : columns) {
-    staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(rows)));
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const Column& column = columns[c];
+    staging_.push_back(augmenter_ ? Tensor::empty(augmenter_->dtype(column, c),
+                                                  augmenter_->batch_dims(column, c, rows))
+                                  : Tensor::empty(column.values.dtype(), column.batch_dims(rows)));
   }
 }
 

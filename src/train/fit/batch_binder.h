@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "train/data/augment.h"
 #include "train/data/row_copy.h"
 #include "train/fit/batch_feed.h"
 #include "train/session/step_runner.h"
@@ -23,6 +24,17 @@ class BatchBinder {
   /// `step` outlives this.
   explicit BatchBinder(StepRunner& step) : step_(step) {}
 
+  /// Makes batches changed copies of the rows, from the next block on; `augmentations` outlive
+  /// this.
+  void augment(std::span<const Augmentation> augmentations, std::uint64_t seed) {
+    augmentations_ = augmentations;
+    seed_ = seed;
+  }
+  /// Begins an epoch, from 1.
+  void begin_epoch(std::int64_t epoch) {
+    epoch_ = epoch;
+    if (augmenter_) augmenter_->begin_epoch(epoch);
+  }
   /// Compiles the plans for the batches of such a block, unless they are those of the last call:
   /// for batch_rows rows, and for the rest unless that is skipped. Then bind() allocates nothing.
   /// Throws: DataError (a batch that cannot be filled up to the model's fixed number of rows).
@@ -40,7 +52,7 @@ class BatchBinder {
                            std::int64_t rows);
   /// Whether the rows of whole batches are read in place by one worker.
   bool is_in_place(const RowBlock& block) const {
-    return (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
+    return !augmenter_ && (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
            !step_.workers().has_others() && !is_filled(block.batch_rows);
   }
   runtime::Execution& full_plan() const { return *full_.execution; }
@@ -49,6 +61,7 @@ class BatchBinder {
   /// Binds the rows to the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
+    if (augmenter_) return bind_augmented(plan, block, begin, rows);
     for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
       StepRunner::bind(plan, c, gather(block, c, begin, rows));
     }
@@ -73,7 +86,11 @@ class BatchBinder {
     return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
   }
   std::int64_t own_rows(std::int64_t rows) const;
-  static bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows);
+  bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const;
+  void bind_augmented(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
+                      std::int64_t rows);
+  /// The shapes of a batch.
+  std::vector<Dims> batch_dims(const PreparedData& data, std::int64_t rows) const;
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare_staging(const RowBlock& block);
 
@@ -97,7 +114,11 @@ class BatchBinder {
   }
 
   StepRunner& step_;
-  std::vector<Tensor> staging_;  ///< per column, one batch
+  std::span<const Augmentation> augmentations_;
+  std::uint64_t seed_ = 0;
+  std::int64_t epoch_ = 1;
+  std::optional<Augmenter> augmenter_;  ///< made for the first block
+  std::vector<Tensor> staging_;         ///< per column, one batch
   std::vector<runtime::StepSeries::Input> series_inputs_;
   std::vector<std::int64_t> series_rows_;
   Plan full_;

@@ -48,8 +48,9 @@ ChunkFeed::ChunkFeed(Session& session, DataSource& source, FitOptions& options, 
     refuse_options("L-BFGS takes all rows at once, not data in chunks",
                    "Give arrays, or use another optimizer.");
   }
-  if (options_.sampling == Sampling::kWindows) {
-    refuse_options("windows need arrays, not data in chunks", "Give arrays, or use all rows.");
+  if (options_.sampling != Sampling::kRows) {
+    refuse_options("windows and weighted or balanced rows need arrays, not data in chunks",
+                   "Give arrays, or use all rows.");
   }
   const double fraction = options_.validation_fraction;
   const bool is_share = fraction > 0 && fraction < 1;

@@ -13,6 +13,7 @@
 #include "train/fit/fault_search.h"
 #include "train/fit/fit_history.h"
 #include "train/fit/options.h"
+#include "train/optimizers/averages.h"
 #include "train/session/session_checkpoint.h"
 
 namespace onnxgrad::train {
@@ -80,6 +81,7 @@ Texts FitCheckpoints::fixed_options() const {
                                         : std::to_string(options.batch_size)},
                      {"seed", std::to_string(options.seed)},
                      {"class_weights", class_weights_text(options)},
+                     {"augment", augment_text(options.augment)},
                      {"grad_norm", has_norm ? "true" : "false"},
                      {"metrics", metrics_text(options.metrics)},
                      {"early_stopping", early_stopping_text(options)},
@@ -363,8 +365,9 @@ bool FitCheckpoints::is_own(const std::string& name) const {
     return begins("state/") || begins("best/") || begins("outer/") || state_of(name).has_value();
   if (begins("state/") || begins("best/")) return true;
   const auto state = state_of(name);
-  return state && std::ranges::find(step.graph().statistics, *state, &WeightInfo::name) !=
-                      step.graph().statistics.end();
+  return state && std::ranges::any_of(step.graph().statistics, [&](const WeightInfo& statistic) {
+           return *state == statistic.name || *state == average_of(statistic.name);
+         });
 }
 
 // The states that differ between workers, before the checkpoint that they belong to. Returns

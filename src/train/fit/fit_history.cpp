@@ -20,6 +20,7 @@ constexpr std::int64_t kHasAccuracy = 2;
 constexpr std::int64_t kIsBest = 4;
 constexpr std::int64_t kHasMetrics = 8;
 constexpr std::int64_t kHasNorm = 16;
+constexpr std::int64_t kHasNoise = 32;
 
 // Numbers of an epoch, by the names of their columns.
 constexpr std::pair<const char*, double EpochLog::*> kNumberColumns[] = {
@@ -38,6 +39,8 @@ constexpr std::pair<const char*, double EpochLog::*> kWorkerColumns[] = {
 };
 constexpr const char* kSlowestRank = "slowest_rank";
 
+constexpr const char* kNoiseScale = "noise_scale";  // files of earlier versions lack it
+
 // A column that an epoch may lack: it has 0 then, and the flag is not set.
 struct OptionalColumn {
   const char* name;
@@ -48,6 +51,7 @@ constexpr OptionalColumn kOptionals[] = {
     {"val_loss", &EpochLog::val_loss, kHasLoss},
     {"val_accuracy", &EpochLog::val_accuracy, kHasAccuracy},
     {"grad_norm", &EpochLog::grad_norm, kHasNorm},
+    {kNoiseScale, &EpochLog::noise_scale, kHasNoise},
 };
 
 std::int64_t flags_of(const EpochLog& log) {
@@ -214,6 +218,9 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
     for (std::size_t i = 0; i < num_epochs; ++i) logs[i].*member = values[i];
   }
   for (const auto& [name, member, flag] : kOptionals) {
+    const bool is_absent =
+        checkpoint.find(fmt::format("{}history/{}", kReservedPrefix, name)) == nullptr;
+    if (name == std::string_view(kNoiseScale) && is_absent) continue;
     const auto values = column_of<double>(checkpoint, name, num_epochs);
     for (std::size_t i = 0; i < num_epochs; ++i) {
       if ((flags[i] & flag) != 0) logs[i].*member = values[i];

@@ -74,6 +74,7 @@ void FitLoop::prepare() {
   check_workers();
   if (has_stopped()) return;
   report_.open_validation(*feed_);
+  if (!options_.augment.empty()) binder_.augment(options_.augment, options_.seed);
   if (const RowBlock* block = feed_->known_block()) binder_.prepare(*block, options_.drop_last);
   losses_.emplace(LossPolicy::Parts{.step = step_,
                                     .binder = binder_,
@@ -204,6 +205,8 @@ bool FitLoop::run_epoch(EpochLog& log) {
 // The steps of an epoch. False: stopped early.
 bool FitLoop::train_epoch() {
   const EpochEnder ender{*feed_};
+  binder_.begin_epoch(progress_.epoch);
+  step_.state().set_epoch(progress_.epoch);
   if (progress_.row == 0) {  // else the epoch was begun by the resumed fit
     progress_.block_first_row = 0;
     progress_.loss.clear();

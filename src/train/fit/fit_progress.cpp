@@ -1,25 +1,48 @@
 #include "train/fit/fit_progress.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 
 namespace onnxgrad::train {
 namespace {
 
 constexpr std::size_t kEpochNumbers = 4;  // in a state, before the targets
+constexpr std::size_t kNoiseNumbers = 5;  // after them, if there are any
 
 }  // namespace
 
 void EpochLoss::add_log_results(const StepRunner& step, const runtime::Execution& plan,
-                                double share) {
+                                double share, double rows) {
   target_sums_.resize(step.graph().target_losses.size());
   for (std::size_t i = 0; i < target_sums_.size(); ++i) {
     target_sums_[i] += share * step.target_loss(plan, i);
   }
   norm_sum_ += step.gradient_norm(plan).value_or(0);
+  if (!step.graph().ports.small_norm) return;
+  add_noise(step.small_norm(plan), step.large_norm(plan), step.graph().steps_per_update, rows);
+}
+
+// With b rows in a batch and B in an update, E|g_b|^2 = |G|^2 + tr(S) / b and the same for B: two
+// equations for both (McCandlish et al., An empirical model of large-batch training, appendix A).
+void EpochLoss::add_noise(double small, double large, std::int64_t batches, double rows) {
+  noise_.small += small * small;
+  noise_.batches += 1;
+  noise_.rows += rows;
+  if (large < 0) return;
+  if (noise_.batches == static_cast<double>(batches) && noise_.rows > 0) {
+    const double of_batch = noise_.small / noise_.batches;
+    const double b = noise_.rows / noise_.batches;
+    const double all = noise_.rows;
+    noise_.square += (all * large * large - b * of_batch) / (all - b);
+    noise_.variance += (of_batch - large * large) / (1 / b - 1 / all);
+  }
+  noise_.small = noise_.batches = noise_.rows = 0;
 }
 
 void EpochLoss::clear() {
   sum_ = weight_ = norm_sum_ = steps_ = 0;
+  noise_.variance = noise_.square = 0;  // an update may go on in the next epoch
   std::ranges::fill(target_sums_, 0.0);
 }
 
@@ -29,22 +52,40 @@ void EpochLoss::write_to(EpochLog& log, const StepGraph& graph) const {
     log.target_losses.emplace_back("train_loss_" + graph.target_losses[i],
                                    mean_of(target_sums_[i], weight_));
   }
+  if (noise_.square > 0) log.noise_scale = noise_.variance / noise_.square;
   if (graph.ports.gradient_norm) log.grad_norm = mean_of(norm_sum_, steps_);
 }
 
 std::vector<double> EpochLoss::state() const {
   std::vector<double> numbers{sum_, weight_, norm_sum_, steps_};
   numbers.insert(numbers.end(), target_sums_.begin(), target_sums_.end());
+  const std::array noise{noise_.small, noise_.batches, noise_.rows, noise_.variance, noise_.square};
+  if (std::ranges::any_of(noise, [](double number) { return number != 0; })) {
+    numbers.insert(numbers.end(), noise.begin(), noise.end());
+  }
   return numbers;
 }
 
 bool EpochLoss::set_state(const std::vector<double>& state, std::size_t num_targets) {
-  if (state.size() != kEpochNumbers && state.size() != kEpochNumbers + num_targets) return false;
+  std::size_t targets = state.size() - std::min(state.size(), kEpochNumbers);
+  const bool has_noise = targets == kNoiseNumbers || targets == num_targets + kNoiseNumbers;
+  if (has_noise && targets != num_targets) targets -= kNoiseNumbers;
+  if (state.size() < kEpochNumbers || (targets != 0 && targets != num_targets)) return false;
   sum_ = state[0];
   weight_ = state[1];
   norm_sum_ = state[2];
   steps_ = state[3];
-  target_sums_.assign(state.begin() + kEpochNumbers, state.end());
+  const auto first = state.begin() + kEpochNumbers;
+  target_sums_.assign(first, first + static_cast<std::ptrdiff_t>(targets));
+  noise_ = {};
+  if (kEpochNumbers + targets < state.size()) {
+    const auto* noise = &state[kEpochNumbers + targets];
+    noise_ = {.small = noise[0],
+              .batches = noise[1],
+              .rows = noise[2],
+              .variance = noise[3],
+              .square = noise[4]};
+  }
   return true;
 }
 

@@ -22,7 +22,7 @@ class EpochLoss {
     const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
     const double share = step.graph().is_mean ? counted : 1;
     add(loss, counted, share);
-    if (step.has_log_results()) add_log_results(step, plan, share);
+    if (step.has_log_results()) add_log_results(step, plan, share, counted);
   }
   /// Adds a step whose loss counts `share` times, and `counted` times in the mean.
   void add(double loss, double counted, double share) {
@@ -46,8 +46,20 @@ class EpochLoss {
   bool set_state(const std::vector<double>& state, std::size_t num_targets);
 
  private:
-  void add_log_results(const StepRunner& step, const runtime::Execution& plan, double share);
+  void add_log_results(const StepRunner& step, const runtime::Execution& plan, double share,
+                       double rows);
 
+  /// Sums for the noise scale: of an update under way, then estimates of all.
+  struct Noise {
+    double small = 0;  ///< squared norms of gradients of single batches
+    double batches = 0;
+    double rows = 0;
+    double variance = 0;  ///< tr(S)
+    double square = 0;    ///< |G|^2
+  };
+  void add_noise(double small, double large, std::int64_t batches, double rows);
+
+  Noise noise_;
   double sum_ = 0;
   double weight_ = 0;
   double norm_sum_ = 0;

@@ -1,8 +1,11 @@
 #include "train/fit/options.h"
 
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "train/data/augment.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -81,10 +84,18 @@ std::vector<Topic> topics() {
                     "number of the epoch. Of data in chunks the chunks are shuffled, as far as the "
                     "source can, and the rows of each block; batches that are taken as they come "
                     "are not.")),
-        fixed(field("sampling", &FitOptions::sampling, {"rows", "windows"},
+        fixed(field("sampling", &FitOptions::sampling, {"rows", "windows", "balanced", "weighted"},
                     "rows: each once in an epoch; windows: batches of consecutive rows of arrays "
-                    "that begin at random places. There are ceil(N / batch_size) windows, read "
-                    "where they are; a row can come twice or not at all.")),
+                    "that begin at random places; balanced: rows of every class equally often; "
+                    "weighted: rows as often as row_weights say. There are ceil(N / batch_size) "
+                    "windows, read where they are; a row can come twice or not at all.")),
+        fixed(field("replacement", &FitOptions::replacement,
+                    "Balanced and weighted rows can come more than once in an epoch. False: of "
+                    "every class as many as the smallest has; rows of larger weight come earlier, "
+                    "those of weight 0 not at all.")),
+        fixed(zero_is("as many as there are",
+                      field("epoch_rows", &FitOptions::epoch_rows, kAtLeastOne,
+                            "Balanced or weighted rows of an epoch."))),
         fixed(field("drop_last", &FitOptions::drop_last,
                     "Leave out a last batch with fewer rows than the others.")),
         field("allow_nan", &FitOptions::allow_nan, "Let NaN and infinity in the inputs through."),
@@ -106,7 +117,11 @@ std::vector<Topic> topics() {
       {"Results",
        {field("grad_norm", &FitOptions::grad_norm,
               "Record the norm of all gradients together, before any clipping. It is grad_norm in "
-              "the history (the mean over the epoch's steps) and in the logs of steps.")}},
+              "the history (the mean over the epoch's steps) and in the logs of steps."),
+        field("noise_scale", &FitOptions::noise_scale,
+              "Record the gradient noise scale, the batch size beyond which larger batches save "
+              "few steps. It needs accumulate=2 or more: tr(S) / |G|^2 from the norms of gradients "
+              "of single and of accumulated batches (McCandlish et al., 2018).")}},
       {"", {max_history()}},  // for the API only: history files have all epochs
   };
 }
@@ -130,6 +145,14 @@ const FitOptionTable& fit_option_rows() {
   return table;
 }
 
+std::string augment_text(std::span<const Augmentation> augmentations) {
+  std::string text;
+  for (const Augmentation& one : augmentations) {
+    text += (text.empty() ? "" : ", ") + augmentation_rows().to_string(one, /*is_whole=*/true);
+  }
+  return text.empty() ? "none" : text;
+}
+
 void check_fit_options(const FitOptions& options) {
   fit_option_rows().check(options, "");
   const auto refuse = [](const char* what, const char* hint) {
@@ -146,9 +169,16 @@ void check_fit_options(const FitOptions& options) {
     refuse("metrics need validation rows, and there is no validation",
            "Give validation rows, or a share of the rows for it.");
   }
-  if (options.sampling == Sampling::kWindows && !options.shuffle) {
-    refuse("windows begin at random places, but shuffle is false",
-           "Leave shuffle true, or take the rows as they are.");
+  if (options.sampling != Sampling::kRows && !options.shuffle) {
+    refuse(
+        "windows begin at random places and weighted or balanced rows are drawn, but shuffle is "
+        "false",
+        "Leave shuffle true, or take the rows as they are.");
+  }
+  const bool has_weights = !options.row_weights.empty() || options.on_row_weights;
+  if (has_weights && options.sampling != Sampling::kWeighted) {
+    refuse("row_weights have no effect without sampling='weighted'",
+           "Give sampling='weighted', or leave them out.");
   }
 }
 

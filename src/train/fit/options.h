@@ -18,6 +18,9 @@ const FitOptionTable& fit_option_rows();
 /// Checks the options without the data. Throws: OptionError for options that have no meaning.
 void check_fit_options(const FitOptions& options);
 
+/// Text of augmentations: "none", "RandomFlip(probability=0.5), ...".
+std::string augment_text(std::span<const Augmentation> augmentations);
+
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_FIT_OPTIONS_H_

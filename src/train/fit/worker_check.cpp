@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "base/checksum.h"
@@ -68,6 +69,8 @@ Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
       {"validation", fmt::format("{}", options.validation_fraction)},
       {"metrics", std::to_string(options.metrics.size())},
       {"class_weights", class_weights_text(options)},
+      {"row_weights", base::checksum_hex(std::as_bytes(std::span(options.row_weights)))},
+      {"augment", augment_text(options.augment)},
       {"early stopping",
        options.early_stopping ? std::to_string(options.early_stopping->patience) : "none"},
       {"checkpoints", options.checkpoint

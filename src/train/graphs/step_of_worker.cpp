@@ -63,10 +63,13 @@ class DataParallelStep final : public StepOfWorker {
     if (workers_.updates_alone || options_.update.accumulate > 1) return gradients;
     return add_up(gradients, weights, nullptr);
   }
+  std::vector<ir::Value*> sums_of_all(const std::vector<ir::Value*>& gradients) const override {
+    return workers_.updates_alone ? gradients : add_up_gradients(draft_.g(), gradients, workers_);
+  }
   std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& gradients,
                                          const std::vector<ir::Value*>& for_update) const override {
-    const bool is_needed =
-        options_.gradient_norm || options_.all_gradients || !options_.outputs.empty();
+    const bool is_needed = options_.gradient_norm || options_.noise_scale ||
+                           options_.all_gradients || !options_.outputs.empty();
     if (!is_needed || workers_.updates_alone) return for_update;
     if (options_.update.accumulate == 1 && !workers_.shares_update) return for_update;
     return add_up_gradients(draft_.g(), gradients, workers_);

@@ -32,6 +32,10 @@ class StepOfWorker : public UpdateOfWorkers {
                                                   std::span<ir::Value* const> /*weights*/) {
     return gradients;
   }
+  /// Gradients of the rows of all workers, in every step.
+  virtual std::vector<ir::Value*> sums_of_all(const std::vector<ir::Value*>& gradients) const {
+    return gradients;
+  }
   /// Gradients for further outputs. `for_update`: what sums_for_update() has returned.
   virtual std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& /*gradients*/,
                                                  const std::vector<ir::Value*>& for_update) const {

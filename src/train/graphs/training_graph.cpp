@@ -16,10 +16,12 @@
 #include "train/graphs/loss_parts.h"
 #include "train/graphs/outputs.h"
 #include "train/graphs/place_loss.h"
+#include "train/graphs/sharpness.h"
 #include "train/graphs/step_of_worker.h"
 #include "train/graphs/step_parts.h"
 #include "train/graphs/training_mode.h"
 #include "train/losses/losses.h"
+#include "train/optimizers/averages.h"
 #include "train/optimizers/optimizers.h"
 #include "train/precision/loss_scale.h"
 #include "train/precision/precision.h"
@@ -177,6 +179,7 @@ void hold_states(Draft& draft, const std::vector<Weight>& weights,
     state.push_back({.input = weight.value, .output = weight.value});
   }
   for (const NamedTensor& slot : slots) {
+    if (graph.find(slot.name) != nullptr) continue;  // updated again
     Value* value =
         graph.add_input(slot.name, ir::Type::tensor(slot.tensor.dtype(), slot.tensor.dims()));
     value->initializer = slot.tensor;
@@ -292,6 +295,24 @@ void add_log_outputs(Draft& draft, const PlacedLoss& placed, const std::vector<V
   g.set_scope("");
 }
 
+// Whether the step updates the weights, rank 0; nullptr: each step does.
+Value* update_flag(GraphBuilder& g, std::span<const ir::StateBinding> bindings) {
+  const auto batches = std::ranges::find_if(bindings, [](const ir::StateBinding& binding) {
+    return binding.input->name == kAccumulatedBatches;
+  });
+  return batches == bindings.end() ? nullptr : g.equal(batches->output, g.int_scalar(0));
+}
+
+// The averages of the weights, the first bindings, and of the statistics.
+std::vector<ir::StateBinding> add_averages(GraphBuilder& g, const WeightAverage& average,
+                                           std::span<const ir::StateBinding> bindings,
+                                           std::span<const ir::StateBinding> weights,
+                                           std::span<const ir::StateBinding> statistics) {
+  std::vector<ir::StateBinding> averaged(weights.begin(), weights.end());
+  averaged.insert(averaged.end(), statistics.begin(), statistics.end());
+  return write_average(g, average, averaged, update_flag(g, bindings));
+}
+
 ScheduleRun make_schedule(const ScheduleInGraph& spec) {
   if (!spec.updates && (needs_updates(spec.schedule) || counts_epochs(spec.schedule))) {
     throw OptionError(
@@ -326,12 +347,19 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   inputs.with_own_count = step.with_own_count;
   draft.g().set_scope("update");
   const auto bindings = write_optimizer(draft.g(), optimizer, inputs, options.update);
+  if (inputs.large_norm != nullptr) graph.outputs[*step.ports.large_norm] = *inputs.large_norm;
   auto& state = draft.model()->state;
   const auto slots = bindings.begin() + static_cast<std::ptrdiff_t>(inputs.weights.size());
   state.assign(bindings.begin(), slots);
   hold_states(draft, weights.held, {});
   step.statistics = bind_statistics(draft, weights.statistics);
   state.insert(state.end(), slots, bindings.end());
+  if (options.update.average) {
+    const auto weights_first = std::span(bindings).first(inputs.weights.size());
+    const auto averages = add_averages(draft.g(), *options.update.average, bindings, weights_first,
+                                       weights.statistics);
+    state.insert(state.end(), averages.begin(), averages.end());
+  }
   if (options.exact) hold_states(draft, {}, options.exact->held_slots);
   if (scaler != nullptr) scaler->guard(state);
   if (options.skip_non_finite && !is_host_loop(optimizer)) {
@@ -440,6 +468,10 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                         &zeros, options.custom_gradients, &scope.backward);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   lower_precision(g, registry, options.precision, scope);
+  if (options.update.sharpness_aware) {
+    gradients = sharpness_aware(g, *options.update.sharpness_aware, weight_values, gradients,
+                                worker->sums_of_all(gradients));
+  }
   if (scaler) scaler->unscale(gradients, loss_value, options.workers.size > 1);
   g.set_scope("");
   graph.outputs.clear();
@@ -476,11 +508,15 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
     for (Value* gradient : gradients) ports.gradients.push_back(add_output(graph, gradient));
   }
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
+  Value* large_norm = nullptr;
+  if (options.noise_scale) ports.small_norm = add_output(graph, write_global_norm(g, gradients));
+  if (options.noise_scale) ports.large_norm = add_output(graph, g.identity(loss_value));
   add_update(draft, optimizer, options,
              {.weights = weight_values,
               .gradients = for_update,
               .denominator = step.is_mean ? own_denominator : nullptr,
-              .workers = worker->update()},
+              .workers = worker->update(),
+              .large_norm = options.noise_scale ? &large_norm : nullptr},
              state_weights, scaler ? &*scaler : nullptr, *worker, step);
   number_collectives(graph);
   if (options.exact) step.owners = options.exact->held_owners;

@@ -63,6 +63,7 @@ struct StepGraphOptions {
   /// Whether the step computes these for the history: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
+  bool noise_scale = false;
   bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
   /// The step of one of several workers: they add up losses, gradients and counts.
   WorkerGraphOptions workers = {};
@@ -77,8 +78,12 @@ struct StepPorts {
   std::vector<std::size_t> extras = {};           ///< StepGraphOptions::outputs, all_gradients
   std::vector<std::size_t> target_losses = {};    ///< see StepGraph::target_losses
   std::optional<std::size_t> gradient_norm = {};  ///< norm of all gradients together
-  std::vector<std::size_t> gradients = {};        ///< gradients of the trained weights, with L-BFGS
-  std::optional<std::size_t> signal = {};         ///< the sum of StepGraph::worker_signal
+  /// Norms of the gradient of this batch, and of that which several batches have together in a step
+  /// that updates; negative in other steps.
+  std::optional<std::size_t> small_norm = {};
+  std::optional<std::size_t> large_norm = {};
+  std::vector<std::size_t> gradients = {};  ///< gradients of the trained weights, with L-BFGS
+  std::optional<std::size_t> signal = {};   ///< the sum of StepGraph::worker_signal
 };
 
 /// The training step: loss, gradient and update. With L-BFGS the update is a loop around the graph:

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/check.h"
-
+#include "onnxgrad/option_error.h"
 #include "train/optimizers/step_writer.h"
 #include "train/optimizers/table.h"
 #include "train/tools/patterns.h"
@@ -75,7 +75,7 @@ std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inp
 class Accumulator {
  public:
   Accumulator(GraphBuilder& g, std::int64_t batches) {
-    done_ = add_state(g, "accumulated_batches", Tensor::scalar(std::int64_t{0}));
+    done_ = add_state(g, kAccumulatedBatches, Tensor::scalar(std::int64_t{0}));
     Value* counted = g.add(done_, g.int_scalar(1));
     is_update_ = g.equal(counted, g.int_scalar(batches));
     next_done_ = g.where(is_update_, g.int_scalar(0), counted);
@@ -141,6 +141,16 @@ void add_up(UpdateOfWorkers& workers, Value* when, std::vector<Step>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) steps[i].step.gradient = sums[i];
 }
 
+Value* norm_of(StepWriter& writer, const UpdateOfWorkers& workers, const std::vector<Step>& steps) {
+  std::vector<Value*> gradients;
+  std::vector<Value*> weights;
+  for (const Step& one : steps) {
+    gradients.push_back(one.step.gradient);
+    weights.push_back(one.step.weight);
+  }
+  return write_global_norm(writer.g(), gradients, weights, workers);
+}
+
 void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorkers& workers,
           std::vector<Step>& steps) {
   GraphBuilder& g = writer.g();
@@ -153,13 +163,7 @@ void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorker
     }
   }
   if (!options.clip_norm) return;
-  std::vector<Value*> gradients;
-  std::vector<Value*> weights;
-  for (const Step& one : steps) {
-    gradients.push_back(one.step.gradient);
-    weights.push_back(one.step.weight);
-  }
-  Value* norm = write_global_norm(g, gradients, weights, workers);
+  Value* norm = norm_of(writer, workers, steps);
   Value* ratio =
       g.div(g.scalar_like(norm, *options.clip_norm), g.add(norm, g.scalar_like(norm, 1e-6)));
   Value* factor = g.op("Min", {ratio, g.scalar_like(ratio, 1)});
@@ -229,9 +233,10 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   ONNXGRAD_ASSERT(inputs.weights.size() == inputs.gradients.size());
   if (is_host_loop(optimizer)) {
     if (!options.groups.empty() || options.clip_value || options.clip_norm ||
-        options.accumulate != 1) {
+        options.accumulate != 1 || options.average || options.sharpness_aware) {
       throw ModelError(
-          {.what = "optimizer: L-BFGS takes no groups, no clipping and no accumulation",
+          {.what = "optimizer: L-BFGS takes no groups, no clipping, no accumulation, no average "
+                   "and no sharpness-aware gradient",
            .hint = "Omit these options, or use another optimizer."});
     }
     return hold(inputs.weights);
@@ -246,6 +251,15 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   if (accumulator) {
     accumulator->accumulate(writer, steps, inputs.denominator);
     add_up(workers, accumulator->is_update(), steps);
+  }
+  if (inputs.large_norm != nullptr) {
+    if (!accumulator) {
+      throw OptionError({.what = "noise_scale compares gradients of single and of accumulated "
+                                 "batches, but accumulate is 1",
+                         .hint = "Give accumulate=2 or more."});
+    }
+    Value* norm = norm_of(writer, workers, steps);
+    *inputs.large_norm = g.where(accumulator->is_update(), norm, g.scalar_like(norm, -1));
   }
   clip(writer, options, workers, steps);
   std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;

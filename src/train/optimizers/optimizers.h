@@ -19,6 +19,9 @@ namespace onnxgrad::train {
 /// Name of the state that counts updates: the number done so far, int64, rank 0.
 inline constexpr const char* kStepCount = "step_count";
 
+/// Name of the state that counts the batches of an accumulated update: 0 after it.
+inline constexpr const char* kAccumulatedBatches = "accumulated_batches";
+
 /// Whether a state of this name is a sum over the batches of an accumulated update: of gradients,
 /// by the rows of one worker.
 bool is_accumulated(std::string_view state);
@@ -66,6 +69,8 @@ struct UpdateInputs {
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
+  /// Receives the norm of the accumulated gradients, rank 0, negative in steps that do not update.
+  ir::Value** large_norm = nullptr;
 };
 
 /// Appends the update of each weight (formulas: onnxgrad/optimizers.h). Slots become further graph

@@ -1,5 +1,6 @@
 #include "train/optimizers/table.h"
 
+#include "train/optimizers/averages.h"
 #include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
@@ -28,6 +29,8 @@ void check_update_options(const UpdateOptions& options) {
   if (options.clip_value) check("clip_value", *options.clip_value, kAboveZero);
   if (options.clip_norm) check("clip_norm", *options.clip_norm, kAboveZero);
   check("accumulate", options.accumulate, kAtLeastOne);
+  if (options.average) average_rows().check(*options.average, "average: ");
+  if (options.sharpness_aware) check("rho", options.sharpness_aware->rho, kAboveZero);
   for (const ParameterGroup& group : options.groups) {
     check("rate_factor of a group", group.rate_factor, kAtLeastZero);
     if (group.weight_decay) check("weight_decay of a group", *group.weight_decay, kAtLeastZero);

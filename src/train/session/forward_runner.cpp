@@ -33,7 +33,7 @@ ForwardRunner::ForwardRunner(std::shared_ptr<const ir::Model> model, const StepR
   for (auto input = first; input != inputs.end(); ++input) {
     const auto state = step.state().find(input->name);
     ONNXGRAD_ASSERT(state.has_value());
-    weights_.push_back(*state);
+    weights_.push_back(step.evaluated_state(input->name).value());
   }
 }
 

@@ -19,6 +19,8 @@
 #include "train/losses/losses.h"
 #include "train/optimizers/optimizers.h"
 #include "train/session/forward_runner.h"
+#include "train/session/mixed_targets.h"
+#include "train/session/session_weights.h"
 #include "train/session/shared_slots.h"
 #include "train/session/trained_set.h"
 #include "train/tools/feeds.h"
@@ -45,6 +47,8 @@ void check_for_file_training(const TrainingOptions& options) {
       {"groups=", !update.groups.empty()},
       {"clip_value=", update.clip_value.has_value()},
       {"clip_norm=", update.clip_norm.has_value()},
+      {"average=", update.average.has_value()},
+      {"sam=", update.sharpness_aware.has_value()},
       {"accumulate=", update.accumulate != 1},
       {"stop_gradient=", !options.stop_gradient.empty()},
       {"training_mode=", options.training_mode != TrainingMode::kAuto},
@@ -68,6 +72,10 @@ void check_workers(const WorkerOptions& options, const Optimizer& optimizer) {
   if (is_host_loop(optimizer) && (options.shares_update || updates_alone)) {
     throw OptionError({.what = "L-BFGS takes neither zero= nor sync_every=",
                        .hint = "Leave them out, or use another optimizer."});
+  }
+  if (options.shares_update && std::holds_alternative<ScheduleFreeAdamW>(optimizer)) {
+    throw OptionError({.what = "schedule-free AdamW takes no zero=: every worker needs its average",
+                       .hint = "Leave zero= out, or use AdamW with average='ema'."});
   }
   if (!updates_alone) return;
   if (options.shares_update || options.sync_normalization) {
@@ -115,6 +123,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
     }
   }
   charge_file();
+  check_average(options.update, optimizer);
   if (training_ == nullptr) {
     source_.working = in_inference_form(std::move(source_.working));
     open_batch();
@@ -210,20 +219,25 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_work
                .rank = workers_.rank(),
                .shares_update = options_.workers.shares_update};
   }
-  return build_step(*source_.working, builtin_ops(), loss_, optimizer_,
-                    {.trainable = options_.trainable,
-                     .frozen = options_.frozen,
-                     .exact = set,
-                     .training_mode = options_.training_mode,
-                     .custom_gradients = source_.gradients.get(),
-                     .precision = options_.precision,
-                     .skip_non_finite = options_.skip_non_finite,
-                     .update = options_.update,
-                     .outputs = options_.outputs,
-                     .target_losses = true,
-                     .gradient_norm = logs_gradient_norm_,
-                     .evaluation_only = options_.evaluation_only,
-                     .workers = workers});
+  StepGraph step =
+      build_step(*source_.working, builtin_ops(),
+                 reads_mixed_targets_ ? mixed_form(loss_, step_->graph().loss) : loss_, optimizer_,
+                 {.trainable = options_.trainable,
+                  .frozen = options_.frozen,
+                  .exact = set,
+                  .training_mode = options_.training_mode,
+                  .custom_gradients = source_.gradients.get(),
+                  .precision = options_.precision,
+                  .skip_non_finite = options_.skip_non_finite,
+                  .update = options_.update,
+                  .outputs = options_.outputs,
+                  .target_losses = true,
+                  .gradient_norm = logs_gradient_norm_,
+                  .noise_scale = logs_noise_scale_,
+                  .evaluation_only = options_.evaluation_only,
+                  .workers = workers});
+  if (reads_mixed_targets_) step.loss = step_->graph().loss;  // of rows as they are given
+  return step;
 }
 
 std::string Session::checksum() const {
@@ -262,6 +276,8 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
                                            backend, workers_, outer);
   step->set_fixed_rows(batch_.fixed_rows());
+  step->read_averages(step_ == nullptr ? evaluates_average(options_.update)
+                                       : step_->reads_averages());
   workers_.forget();
   built_with_ = set;
   checksum_.clear();
@@ -352,8 +368,20 @@ void Session::log_gradient_norm(bool wanted) {
   if (logs_gradient_norm_ != wanted) change(logs_gradient_norm_, wanted);
 }
 
+void Session::log_noise_scale(bool wanted) {
+  if (wanted) expect_own_step("the noise scale of the gradients is not known");
+  if (logs_noise_scale_ != wanted) change(logs_noise_scale_, wanted);
+}
+
+void Session::read_mixed_targets(bool wanted) {
+  if (wanted) expect_own_step("targets cannot be mixed");
+  const bool needs_change = wanted && needs_mixed_form(loss());
+  if (reads_mixed_targets_ != needs_change) change(reads_mixed_targets_, needs_change);
+}
+
 StepResult Session::step(const NamedTensors& feeds) {
   expect_training();
+  if (reads_mixed_targets_) read_mixed_targets(false);
   filler().expect_whole_batch(feeds);
   if (texts_ != nullptr) return step_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)));
   if (needs_fitting(*this, feeds)) return step_on(fit_feeds(*this, feeds));
@@ -532,22 +560,6 @@ void Session::reset() {
   TrainedSet set = trained_set(graph());
   set.with_own_count.clear();  // all begin together
   build(set);
-}
-
-NamedTensors Session::weights() const {
-  NamedTensors result = weight_views();
-  for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
-  return result;
-}
-
-NamedTensors Session::weight_views() const {
-  NamedTensors result;
-  const NamedTensors own = own_weights(loss_);
-  for (const WeightInfo& weight : graph().state_weights()) {
-    if (std::ranges::find(own, weight.name, &NamedTensor::name) != own.end()) continue;
-    result.push_back({.name = weight.name, .tensor = weight_value(weight.name)});
-  }
-  return result;
 }
 
 MemoryReport Session::memory() const {

@@ -88,6 +88,11 @@ class Session {
   void use_sample_weights(const std::string& name, bool of_places = false);
   /// Turns TrainingOptions::skip_non_finite on.
   void guard_updates();
+  /// Whether steps also compute the norms for the noise scale of gradients.
+  void log_noise_scale(bool wanted);
+  /// Makes the step read probabilities where its target is class numbers, so that targets can be
+  /// mixed; evaluations do not change. Throws: OptionError (a loss of which there is no such form).
+  void read_mixed_targets(bool wanted);
   /// Whether steps also compute the norm of all gradients (StepPorts::gradient_norm).
   void log_gradient_norm(bool wanted);
 
@@ -98,8 +103,12 @@ class Session {
   /// Copies.
   NamedTensors state() const;
   void reset();
-  /// Copies of the trained weights, by their names in the working copy.
-  NamedTensors weights() const;
+  /// Copies of the trained weights, by their names in the working copy. Throws: OptionError.
+  NamedTensors weights(WeightKind kind = WeightKind::kTrained) const;
+  /// See TrainingSession.
+  bool has_average() const { return step_->state().has_averages(); }
+  bool uses_average() const { return has_average() && step_->reads_averages(); }
+  void use_average(bool on);
   /// Views of them, which the next step changes.
   NamedTensors weight_views() const;
   MemoryReport memory() const;
@@ -173,6 +182,8 @@ class Session {
   std::optional<TrainedSet> built_with_;  ///< the step
   mutable std::string checksum_;          ///< of it, of several workers; empty: not known yet
   bool logs_gradient_norm_ = false;
+  bool logs_noise_scale_ = false;
+  bool reads_mixed_targets_ = false;
   bool is_fitting_ = false;
   SessionValues values_;
   BatchCheck checks_;

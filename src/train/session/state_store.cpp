@@ -8,6 +8,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "train/optimizers/averages.h"
 #include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
@@ -15,6 +16,13 @@ namespace {
 
 void copy_bytes(const Tensor& from, Tensor& to) {
   std::memcpy(to.mutable_raw(), from.raw(), static_cast<std::size_t>(to.size_bytes()));
+}
+
+// Whether a state is a running statistic, or its average.
+bool is_statistic(const StepGraph& graph, const std::string& state) {
+  return std::ranges::any_of(graph.statistics, [&](const WeightInfo& statistic) {
+    return state == statistic.name || state == average_of(statistic.name);
+  });
 }
 
 [[noreturn]] void refuse_state(const std::string& what, const std::string& name) {
@@ -196,10 +204,19 @@ void StateStore::average_statistics() {
   if (outer_) outer_->finish();
   exchange_states(
       [&](const std::string& name) {
-        return std::ranges::find(graph_.statistics, name, &WeightInfo::name) !=
-               graph_.statistics.end();
+        if (is_average(name) && outer_) return true;  // of weights that workers updated alone
+        return is_statistic(graph_, name);
       },
       [&](double sum) { return sum / workers_.size(); });
+}
+
+void StateStore::set_epoch(std::int64_t epoch) {
+  if (const auto place = find(kAverageEpoch)) executor_.set_state(*place, Tensor::scalar(epoch));
+}
+
+bool StateStore::has_averages() const {
+  return std::ranges::any_of(executor_.state(),
+                             [](const runtime::Port& state) { return is_average(state.name); });
 }
 
 void StateStore::unify() {

@@ -64,6 +64,11 @@ class StateStore {
   std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
+  /// Tells averages that begin with a later epoch the number of the present one, from 1.
+  void set_epoch(std::int64_t epoch);
+  /// Whether weights have an average.
+  bool has_averages() const;
+
   /// nullptr: none.
   OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
   const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }

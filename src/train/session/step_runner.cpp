@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "train/losses/losses.h"
+#include "train/optimizers/averages.h"
 #include "train/session/label_form.h"
 
 namespace onnxgrad::train {
@@ -142,6 +143,7 @@ std::unique_ptr<StepRunner> StepRunner::unfused() const {
   other->state_.take(state_);
   other->set_steps(steps());
   other->set_fixed_rows(fixed_rows_);
+  other->read_averages(reads_averages_);
   return other;
 }
 
@@ -150,6 +152,13 @@ std::optional<std::size_t> StepRunner::weights_port() const {
   const auto port = std::ranges::find(ports, graph_.sample_weight, &runtime::Port::name);
   if (graph_.sample_weight.empty() || port == ports.end()) return std::nullopt;
   return static_cast<std::size_t>(port - ports.begin());
+}
+
+std::optional<std::size_t> StepRunner::evaluated_state(const std::string& weight) const {
+  if (reads_averages_) {
+    if (const auto average = state_.find(average_of(weight))) return average;
+  }
+  return state_.find(weight);
 }
 
 std::string StepRunner::plan_summary() const {

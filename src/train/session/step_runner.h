@@ -93,6 +93,11 @@ class StepRunner : public Runner {
   /// is filled up with rows of weight 0.
   std::int64_t fixed_rows() const { return fixed_rows_; }
   void set_fixed_rows(std::int64_t rows) { fixed_rows_ = rows; }
+  /// Whether evaluations read the averages of weights that have one.
+  bool reads_averages() const { return reads_averages_; }
+  void read_averages(bool on) { reads_averages_ = on; }
+  /// The state that evaluations read for a weight.
+  std::optional<std::size_t> evaluated_state(const std::string& weight) const;
   /// The number of the data port with the sample weights; nullopt: there is none.
   std::optional<std::size_t> weights_port() const;
   bool takes_whole_batch() const { return lbfgs_ != nullptr; }
@@ -155,9 +160,17 @@ class StepRunner : public Runner {
     return scalar(plan, graph_.ports.target_losses[i]);
   }
   std::optional<double> gradient_norm(const runtime::Execution& plan) const;
-  /// Whether a step computes target losses or the gradient norm.
+  /// See StepPorts.
+  double small_norm(const runtime::Execution& plan) const {
+    return scalar(plan, *graph_.ports.small_norm);
+  }
+  double large_norm(const runtime::Execution& plan) const {
+    return scalar(plan, *graph_.ports.large_norm);
+  }
+  /// Whether a step computes target losses or norms of gradients.
   bool has_log_results() const {
-    return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
+    return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm ||
+           graph_.ports.small_norm;
   }
 
   StateStore& state() { return state_; }
@@ -186,6 +199,7 @@ class StepRunner : public Runner {
   double worker_signal_ = 0;
   std::atomic<std::int64_t> steps_ = 0;
   std::int64_t fixed_rows_ = 0;
+  bool reads_averages_ = false;
   runtime::Execution* last_plan_ = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "train/optimizers/averages.h"
 #include "train/optimizers/optimizers.h"
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
@@ -108,6 +109,12 @@ void hold_slots(TrainedSet& set, const StepRunner& step) {
     add_slots_of(weight, step, set);
     const auto owners = step.graph().owners.find(weight);
     if (owners != step.graph().owners.end()) set.held_owners.insert(*owners);
+  }
+  for (const std::string& statistic : set.statistics) {  // no longer updated, perhaps
+    const std::string name = average_of(statistic);
+    const auto known = step.state().find(name);
+    if (!known) continue;
+    set.held_slots.push_back({.name = name, .tensor = step.executor().read_state(*known).clone()});
   }
 }
 

@@ -1,0 +1,105 @@
+"""The weights of a session and its state: views, copies, lists and averages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from onnxgrad import _core
+from onnxgrad.base.checks import unknown_name
+from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
+from onnxgrad.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["SessionWeights", "weight_kind"]
+
+_KINDS = ("evaluated", "average", "trained")
+
+
+def weight_kind(weights: str, further: Iterable[str] = ()) -> _core.WeightKind:
+    """Return the kind of weights of that name; `further` names are for messages alone.
+
+    Raises
+    ------
+    OptionError
+        An unknown name.
+    """
+    if weights not in _KINDS:
+        raise unknown_name("weights", weights, [*_KINDS, *further])
+    kind: _core.WeightKind = getattr(_core.WeightKind, weights)
+    return kind
+
+
+class SessionWeights:
+    """The methods of `TrainingSession` that concern its weights."""
+
+    _core: _core.TrainingSession
+
+    @property
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Read-only views of the current weights, by name: the next step changes them."""
+        views = {name: from_native(value) for name, value in self._core.weights().items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
+
+    def state(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return copies of the weights and the optimizer state, by name."""
+        return {name: from_native(value) for name, value in self._core.state().items()}
+
+    def load_state(self, state: Mapping[str, ArrayLike]) -> None:
+        """Set all weights and the optimizer state to a result of `state`, all or nothing.
+
+        Raises
+        ------
+        CheckpointError
+            An unknown or missing name, or a wrong dtype or shape.
+        """
+        self._core.load_state(to_feeds(state))
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is an average of the weights: of `average`, or of the optimizer."""
+        return bool(self._core.has_average)
+
+    @property
+    def uses_average(self) -> bool:
+        """Whether evaluation, prediction and trained models use the average; it can be set."""
+        return bool(self._core.uses_average)
+
+    @uses_average.setter
+    def uses_average(self, value: bool) -> None:
+        self._core.uses_average = bool(value)
+
+    @property
+    def weight_names(self) -> list[str]:
+        """Names of the weights in the order of `get_weights`."""
+        return sorted(self._core.weights())
+
+    def get_weights(self) -> list[np.ndarray[Any, Any]]:
+        """Return copies of the weights and running statistics, in the order of their names.
+
+        The order does not change when weights are frozen. For federated learning.
+        """
+        views = self._core.weights()
+        return [from_native(views[name]).copy() for name in self.weight_names]
+
+    def set_weights(self, weights: Sequence[ArrayLike]) -> None:
+        """Set all weights to a list like that of `get_weights`; the optimizer's state is kept.
+
+        Raises
+        ------
+        DataError
+            A wrong number of arrays.
+        CheckpointError
+            A wrong dtype or shape; nothing has changed then.
+        """
+        names = self.weight_names
+        if len(weights) != len(names):
+            raise DataError(
+                what=f"set_weights: {len(weights)} arrays for {len(names)} weights",
+                hint="Give one array for each of weight_names, as get_weights returns them.",
+            )
+        self.load_state(self.state() | dict(zip(names, weights, strict=True)))
