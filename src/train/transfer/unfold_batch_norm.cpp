@@ -34,7 +34,7 @@ bool is_folded(const Node& node, const ir::Uses& uses) {
   return reader == nullptr || !reader->op_type.ends_with("Normalization");
 }
 
-std::string module_of(const Node& node) {
+std::string module_of_conv(const Node& node) {
   std::string name = node.input(1)->name;
   constexpr std::string_view kWeight = ".weight";
   if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
@@ -60,7 +60,7 @@ void unfold(Node& node, double epsilon, const ChannelStatistics& statistics) {
     scale[i] = std::sqrt(variance[i] + epsilon);
     shift[i] = biases[i] + mean[i];
   }
-  const std::string module = module_of(node) + ".norm";
+  const std::string module = module_of_conv(node) + ".norm";
   const auto add = [&](std::string_view part, const std::vector<double>& numbers) {
     return graph.add_initializer(fmt::format("{}.{}", module, part),
                                  Tensor::from(numbers, Dims{channels}).cast(dtype));
