@@ -157,6 +157,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "untie",
     "lora",
     "adapter",
+    "base",
     "stop_gradient",
     "training_mode",
     "open_batch",

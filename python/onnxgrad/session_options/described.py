@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from onnxgrad.adapters import AdapterLike, LoRALike
     from onnxgrad.base.heads import HeadLike
+    from onnxgrad.base.quantized_weights import BaseLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup
@@ -98,6 +99,9 @@ class PassOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -127,6 +131,7 @@ class PassOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     untie: bool
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
@@ -167,6 +172,9 @@ class SessionOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA).
+        ``"nf4:block_size=64"`` or a dictionary has the arguments of `quantize_weights`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -233,6 +241,7 @@ class SessionOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -278,6 +287,9 @@ class StepOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -324,6 +336,7 @@ class StepOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -361,6 +374,9 @@ class TrainerOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -401,6 +417,7 @@ class TrainerOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

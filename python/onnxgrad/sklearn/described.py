@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
+from onnxgrad.base.quantized_weights import BaseLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
@@ -29,6 +30,7 @@ SESSION_PARAMETERS = (
     "untie",
     "lora",
     "adapter",
+    "base",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -104,6 +106,9 @@ class EstimatorParameters(Parameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -156,6 +161,7 @@ class EstimatorParameters(Parameters):
     untie: bool
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -196,6 +202,7 @@ class EstimatorParameters(Parameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        base: BaseLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -281,6 +288,9 @@ class ClassifierParameters(EstimatorParameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -340,6 +350,7 @@ class ClassifierParameters(EstimatorParameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        base: BaseLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

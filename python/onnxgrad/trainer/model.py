@@ -120,21 +120,27 @@ class TrainedModel:
         """
         return self.session._delivered(self._core.trained_model(), like)
 
-    def merge(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+    def merge(
+        self, path: str | os.PathLike[str] | None = None, *, dequantize: bool = False
+    ) -> onnx.ModelProto:
         """Return the model without its adapters, with weights that do what these did.
 
         Parameters
         ----------
         path : path, default=None
             Where to write it as well.
+        dequantize : bool, default=False
+            Whether packed weights become float ones.
 
         Raises
         ------
         ModelError
             There are no adapters, or a weight cannot take them; see `adapters.merge`.
         """
-        merged = native.merge_adapters(self._core.trained_model())
-        return deliver(merged, path)
+        model = self._core.trained_model()
+        if dequantize:
+            model = native.dequantize_weights(model)
+        return deliver(native.merge_adapters(model), path)
 
     def save_adapter(
         self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
@@ -186,6 +192,7 @@ class TrainedModel:
                 "new_head": None,  # the model has these
                 "lora": None,
                 "adapter": None,
+                "base": None,
             },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
