@@ -46,7 +46,7 @@ def peak_mb(process: int | str = "self") -> float:
 
 
 class Onnxgrad:
-    """A session with `lora=`, stepped as the peer is, on a file packed before if `base` is given."""
+    """A session with `lora=`, stepped as the peer is; with `base` on a file that is packed."""
 
     def __init__(self, task: worker.Task, base: str = "") -> None:
         model = str(task.model_path)

@@ -191,7 +191,8 @@ const Node* gathered(const Value* value, std::int64_t columns) {
   const Node* node = value->producer;
   if (!is_op(node, "Gather") || node->int_attribute("axis", std::int64_t{0}) != 1) return nullptr;
   const Tensor* index = constant_tensor(node->input(1));
-  const bool fits = index != nullptr && index->dims() == Dims{columns} && is_integer(index->dtype());
+  const bool fits =
+      index != nullptr && index->dims() == Dims{columns} && is_integer(index->dtype());
   return fits ? node : nullptr;
 }
 
@@ -383,8 +384,7 @@ QuantizedTensors tensors_of(const QuantizedWeight& weight) {
     const Tensor* found = constant_tensor(value);
     return found == nullptr ? Tensor() : *found;
   };
-  return {tensor(weight.codes), tensor(weight.scales), tensor(weight.zeros),
-          tensor(weight.groups)};
+  return {tensor(weight.codes), tensor(weight.scales), tensor(weight.zeros), tensor(weight.groups)};
 }
 
 std::vector<float> dequantized(const QuantizedForm& form, const QuantizedTensors& tensors) {
@@ -397,12 +397,11 @@ std::vector<float> dequantized(const QuantizedForm& form, const QuantizedTensors
   numbers.reserve(static_cast<std::size_t>(form.rows * form.columns));
   for (std::int64_t r = form.first_row; r < form.first_row + form.rows; ++r) {
     for (std::int64_t c = 0; c < form.columns; ++c) {
-      const std::int64_t at = r / form.row_block * form.scale_row +
-                              (groups.empty() ? c / form.column_block
-                                              : groups[static_cast<std::size_t>(c)]);
+      const std::int64_t at =
+          r / form.row_block * form.scale_row +
+          (groups.empty() ? c / form.column_block : groups[static_cast<std::size_t>(c)]);
       const float code = number_at(form.type, codes, r * form.row_length + c);
-      const float zero =
-          zeros.is_defined() ? number_at(zeros.dtype(), zeros.raw(), at) : form.zero;
+      const float zero = zeros.is_defined() ? number_at(zeros.dtype(), zeros.raw(), at) : form.zero;
       const float steps =
           form.table.empty() ? code - zero : form.table[static_cast<std::size_t>(code)];
       numbers.push_back(steps * scales.data<float>()[static_cast<std::size_t>(at)]);

@@ -10,8 +10,8 @@
 #include "ir/graph.h"
 #include "opdef/expr.h"
 
-// Weights whose integers stay packed. A file computes such a matrix from constants, in several ways;
-// a plan reads it where it is multiplied, and a LoRA finds the layer that has it.
+// Weights whose integers stay packed. A file computes such a matrix from constants, in several
+// ways; a plan reads it where it is multiplied, and a LoRA finds the layer that has it.
 
 namespace onnxgrad::opdef {
 
@@ -25,9 +25,9 @@ struct QuantizedForm {
   std::int64_t row_length = 0;  ///< as stored, at least `columns`
   std::int64_t first_row = 0;   ///< for dequantized() alone
   std::int64_t row_block = 1, column_block = kAll, scale_row = 1;
-  DataType type = DataType::kUint4;  ///< of codes; their tensor may have whole bytes
-  float zero = 0;                    ///< where there are no zeros
-  std::vector<float> table = {};     ///< 16 entries, or none
+  DataType type = DataType::kUint4;         ///< of codes; their tensor may have whole bytes
+  float zero = 0;                           ///< where there are no zeros
+  std::vector<float> table = {};            ///< 16 entries, or none
   DataType rounded = DataType::kUndefined;  ///< 16-bit type to which numbers are rounded
 };
 
@@ -51,8 +51,9 @@ const Tensor* constant_tensor(const ir::Value* value);
 
 /// Recognises what computes `value`, for ai.onnx operators of any version: DequantizeLinear of a
 /// constant matrix, with one scale, one for each row or column, or in blocks; (codes - zeros) *
-/// scales with groups of columns; entries of a table of 16, or of 256 pairs, times scales of blocks;
-/// and Transpose, Identity, Cast between floating-point types and Slice of columns after these.
+/// scales with groups of columns; entries of a table of 16, or of 256 pairs, times scales of
+/// blocks; and Transpose, Identity, Cast between floating-point types and Slice of columns after
+/// these.
 std::optional<QuantizedWeight> find_quantized_weight(const ir::Value* value);
 
 QuantizedTensors tensors_of(const QuantizedWeight& weight);
@@ -60,8 +61,8 @@ QuantizedTensors tensors_of(const QuantizedWeight& weight);
 /// All elements [rows, columns], row by row.
 std::vector<float> dequantized(const QuantizedForm& form, const QuantizedTensors& tensors);
 
-/// `QuantizedGemm` of domain `onnxgrad.fused`, (A, codes, scales, zeros?, groups?, operands...) -> (C,
-/// sums?): as `Gemm`, with B = W of `form`.
+/// `QuantizedGemm` of domain `onnxgrad.fused`, (A, codes, scales, zeros?, groups?, operands...) ->
+/// (C, sums?): as `Gemm`, with B = W of `form`.
 struct QuantizedGemm {
   bool transpose_a = false;
   bool transpose_b = false;

@@ -53,11 +53,10 @@ bool fuse_quantized_gemm(ir::Graph& graph, const PassContext& /*context*/) {
                                     .form = weight->form};
     ir::Value* result = node->outputs[0];
     Rewriter::take_over(
-        result,
-        out.emit(ir::kFusedDomain, opdef::kQuantizedGemm,
-                 {left_operand(node->inputs[0], weight->form.rounded), weight->codes,
-                  weight->scales, weight->zeros, weight->groups},
-                 result->type, made.attributes(), node->name));
+        result, out.emit(ir::kFusedDomain, opdef::kQuantizedGemm,
+                         {left_operand(node->inputs[0], weight->form.rounded), weight->codes,
+                          weight->scales, weight->zeros, weight->groups},
+                         result->type, made.attributes(), node->name));
     changed = true;
   }
   out.finish();

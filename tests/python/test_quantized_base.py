@@ -3,7 +3,10 @@
 References unpack the integers with numpy in float64; matrices are large enough to stay packed.
 """
 
+import itertools
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -28,14 +31,14 @@ NF4 = np.array(
     ]
 )  # fmt: skip
 FORMATS = {
-    "int4": {"format": "int4"},
-    "int8": {"format": "int8", "block_size": 64},
-    "int4_zeros": {"format": "int4", "symmetric": False},
-    "int8_zeros": {"format": "int8", "symmetric": False},
-    "int4_dq": {"format": "int4", "operators": "DequantizeLinear"},
-    "int8_dq": {"format": "int8", "operators": "DequantizeLinear", "block_size": 16},
-    "int4_dq_zeros": {"format": "int4", "operators": "DequantizeLinear", "symmetric": False},
-    "nf4": {"format": "nf4", "block_size": 64},
+    "int4": {"kind": "int4"},
+    "int8": {"kind": "int8", "block_size": 64},
+    "int4_zeros": {"kind": "int4", "symmetric": False},
+    "int8_zeros": {"kind": "int8", "symmetric": False},
+    "int4_dq": {"kind": "int4", "operators": "DequantizeLinear"},
+    "int8_dq": {"kind": "int8", "operators": "DequantizeLinear", "block_size": 16},
+    "int4_dq_zeros": {"kind": "int4", "operators": "DequantizeLinear", "symmetric": False},
+    "nf4": {"kind": "nf4", "block_size": 64},
 }
 
 
@@ -43,7 +46,7 @@ def network(rows=None, opset=21):
     """MatMul with a bias, Gemm of a transposed weight, Gemm, and a head of few classes."""
     rng = np.random.default_rng(0)
     weights = {}
-    for i, (k, n) in enumerate(zip(SIZES, SIZES[1:], strict=False)):
+    for i, (k, n) in enumerate(itertools.pairwise(SIZES)):
         shape = (n, k) if i == 1 else (k, n)
         weights[f"layer{i}.weight"] = rng.normal(0, k**-0.5, shape).astype(F)
         weights[f"layer{i}.bias"] = rng.normal(0, 0.1, n).astype(F)
@@ -253,6 +256,108 @@ def test_training_is_that_on_unpacked_weights(row, tmp_path):
     np.testing.assert_allclose(run(one.trained_model(), {"x": x})[0], got, atol=1e-3)
 
 
+SCRIPT = """
+import sys
+import numpy as np
+import onnxgrad as og
+rows = np.load(sys.argv[1] + "/rows.npz")
+trainer = og.Trainer(sys.argv[1] + "/model.onnx", "cross_entropy", "adam", lr=0.01, seed=3,
+                     threads=1, lora=4, base="nf4", accumulate=2, dist="auto")
+trainer.fit(rows["x"], rows["y"], epochs=3, batch_size=8, verbose=0)
+workers = trainer.session._data_parallel
+rank = workers.workers.rank if workers else "alone"
+np.save(f"{sys.argv[1]}/{rank}.npy", trainer.predict(rows["x"]))
+"""
+
+
+def test_workers_train_a_packed_model_as_one_does(tmp_path):
+    x, y = batch()
+    np.savez(tmp_path / "rows.npz", x=x, y=y)
+    (tmp_path / "model.onnx").write_bytes(network().SerializeToString())
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for launch in ((), ("-m", "onnxgrad", "launch", "-n", "2", "--transport", "tcp")):
+        command = [sys.executable, *launch, tmp_path / "script.py", tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    alone, first, second = (np.load(tmp_path / f"{rank}.npy") for rank in ("alone", 0, 1))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, alone, atol=2e-4)
+
+
+@pytest.mark.parametrize("base", ["int4", "nf4", "int4:operators=DequantizeLinear"])
+def test_stock_onnxruntime_runs_a_written_step(base):
+    x, y = batch(8)
+    given = {"lora": 2, "base": base}
+    step = og.training_step(network(), "cross_entropy", "sgd", **given)
+    feeds = {"x": x, "label": y, "learning_rate": np.array(0.5, F)}
+    states = [one for one in tensors_of(step).values() if "lora_" in one.name]
+    feeds |= {one.name: onh.to_array(one) for one in states}
+    session = og.TrainingSession(network(), "cross_entropy", "sgd", seed=0, **given)
+    session.lr = 0.5
+    names = [one.name for one in step.graph.output]
+    for _ in range(3):
+        results = dict(zip(names, run(step, feeds), strict=True))
+        loss = session.step({"x": x, session.target_name: y})
+        np.testing.assert_allclose(results["loss"], loss, rtol=1e-5)
+        feeds |= {one.name: results[f"next/{one.name}"] for one in states}
+    trained = tensors_of(session.trained_model())
+    for one in states:
+        np.testing.assert_allclose(feeds[one.name], onh.to_array(trained[one.name]), atol=1e-5)
+
+
+@pytest.mark.parametrize(("axis", "block"), [(None, 0), (0, 0), (1, 0), (0, 32), (1, 50)])
+@pytest.mark.parametrize("kind", [TensorProto.INT8, TensorProto.UINT4])
+def test_constants_of_dequantize_linear_stay_packed(axis, block, kind):
+    """One scale, one for each row or column, or in blocks along either; forwards and backwards."""
+    rng = np.random.default_rng(8)
+    k, n = 200, 192
+    x = rng.normal(size=(5, k)).astype(F)
+    low, high = (-128, 128) if kind == TensorProto.INT8 else (0, 16)
+    codes = rng.integers(low, high, (k, n))
+    shape = () if axis is None else (codes.shape[axis],)
+    if block:
+        shape = tuple(-(-size // block) if i == axis else size for i, size in enumerate((k, n)))
+    scales = rng.uniform(0.001, 0.002, shape).astype(F)
+    zeros = rng.integers(0, 8, shape)
+
+    def spread(array):
+        if axis is None:
+            return array
+        if not block:
+            return array[:, None] if axis == 0 else array[None]
+        return array.repeat(block, axis).take(range(codes.shape[axis]), axis)
+
+    matrix = (codes - spread(zeros)) * spread(scales.astype(np.float64))
+    attributes = {} if axis is None else {"axis": axis}
+    if block:
+        attributes["block_size"] = block
+    nodes = [
+        oh.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], **attributes),
+        oh.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    tensors = [
+        oh.make_tensor("q", kind, codes.shape, codes.ravel()),
+        onh.from_array(scales, "s"),
+        oh.make_tensor("z", kind, shape, zeros.ravel()),
+    ]
+    graph = oh.make_graph(
+        nodes,
+        "packed",
+        [oh.make_tensor_value_info("x", TensorProto.FLOAT, ["N", k])],
+        [oh.make_tensor_value_info("y", TensorProto.FLOAT, ["N", n])],
+        tensors,
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 21)], ir_version=10)
+    session = og.InferenceSession(model)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ matrix, atol=1e-4)
+    assert "quantized" in session.plan_summary()
+    gradient = og.InferenceSession(og.gradient(model, ["x"], ["y"]))
+    seed = rng.normal(size=(5, n)).astype(F)
+    (found,) = gradient.run(["x_grad"], {"x": x, "y_grad": seed})
+    np.testing.assert_allclose(found, seed @ matrix.T, atol=1e-4)
+    assert "quantized" in gradient.plan_summary()
+
+
 def test_a_session_holds_no_float_matrix():
     x, y = batch(8)
     sizes = {}
@@ -361,6 +466,7 @@ def test_the_command_line_trains_on_a_packed_base(tmp_path):
     model = tmp_path / "model.onnx"
     model.write_bytes(network().SerializeToString())
     np.savez(tmp_path / "rows.npz", x=x, label=y)
+
     def call(*command):
         done = run_module("onnxgrad", *command)
         assert done.returncode == 0, done.stderr
@@ -384,9 +490,9 @@ def test_the_command_line_trains_on_a_packed_base(tmp_path):
 def test_errors_name_the_option():
     plain = network()
     for options, text in (
-        ({"format": "int3"}, "int4"),
+        ({"kind": "int3"}, "int4"),
         ({"block_size": 24}, "power of two"),
-        ({"format": "nf4", "symmetric": False}, "zero points"),
+        ({"kind": "nf4", "symmetric": False}, "zero points"),
         ({"operators": "MatMul"}, "MatMulNBits"),
         ({"targets": "layer9"}, "layer9"),
     ):

@@ -10,9 +10,9 @@ from onnxgrad.base.checks import patterns, positive_int, unknown_name
 from onnxgrad.base.option_texts import values_of
 from onnxgrad.errors import OptionError
 
-__all__ = ["FORMATS", "OPERATORS", "BaseLike", "base_text", "core_quantize_weights", "with_base"]
+__all__ = ["KINDS", "OPERATORS", "BaseLike", "base_text", "core_quantize_weights", "with_base"]
 
-FORMATS = ("int4", "int8", "nf4")
+KINDS = ("int4", "int8", "nf4")
 OPERATORS = ("MatMulNBits", "DequantizeLinear")
 
 BaseLike: TypeAlias = "str | Mapping[str, Any]"
@@ -21,7 +21,7 @@ BaseLike: TypeAlias = "str | Mapping[str, Any]"
 
 def core_quantize_weights(
     model: _core.Model,
-    format: str = "int4",
+    kind: str = "int4",
     *,
     block_size: int = 32,
     symmetric: bool = True,
@@ -30,13 +30,13 @@ def core_quantize_weights(
     exclude: str | Iterable[str] = (),
 ) -> _core.Model:
     """Implement `quantize_weights` for models of the extension."""
-    if format not in FORMATS:
-        raise unknown_name("format", format, FORMATS)
+    if kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
     if operators not in OPERATORS:
         raise unknown_name("operators", operators, OPERATORS)
     return _core.quantize_weights(
         model,
-        format,
+        kind,
         positive_int("block_size", block_size),
         bool(symmetric),
         operators == "DequantizeLinear",
@@ -48,10 +48,10 @@ def core_quantize_weights(
 def _arguments(base: BaseLike) -> dict[str, Any]:
     if isinstance(base, str):
         name, colon, text = base.partition(":")
-        return {"format": name, **(values_of("base", text) if colon else {})}
+        return {"kind": name, **(values_of("base", text) if colon else {})}
     if not isinstance(base, Mapping):
         raise OptionError(
-            what=f"base={base!r} is no format",
+            what=f"base={base!r} is no kind of weights",
             value="base",
             hint="Give 'int4', 'int8' or 'nf4'.",
         )
@@ -61,7 +61,7 @@ def _arguments(base: BaseLike) -> dict[str, Any]:
 def with_base(model: _core.Model, base: BaseLike) -> _core.Model:
     """Return the model with the weights of an option `base`."""
     arguments = _arguments(base)
-    known = ("format", "block_size", "symmetric", "operators", "targets", "exclude")
+    known = ("kind", "block_size", "symmetric", "operators", "targets", "exclude")
     for name in arguments:
         if name not in known:
             raise unknown_name("base", name, known)
@@ -73,9 +73,11 @@ def base_text(base: BaseLike | None) -> str | None:
     if base is None or isinstance(base, str):
         return base
     given = dict(base)
-    name = given.pop("format", "int4")
+    name = str(given.pop("kind", "int4"))
     if not all(isinstance(value, (bool, int, str)) for value in given.values()):
         return None
-    texts = [f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-             for key, value in given.items()]
+    texts = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in given.items()
+    ]
     return name + ":" * bool(texts) + ",".join(texts)

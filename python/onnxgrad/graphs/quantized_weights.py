@@ -20,7 +20,7 @@ __all__ = ["dequantize_weights", "quantize_weights"]
 @checked_names
 def quantize_weights(
     model: ModelLike,
-    format: str = "int4",
+    kind: str = "int4",
     *,
     block_size: int = 32,
     symmetric: bool = True,
@@ -38,7 +38,7 @@ def quantize_weights(
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    format : {"int4", "int8", "nf4"}, default="int4"
+    kind : {"int4", "int8", "nf4"}, default="int4"
         ``"nf4"`` is NormalFloat (Dettmers et al., QLoRA, arXiv:2305.14314), written as Gather from
         its table, Mul and Reshape.
     block_size : int, default=32
@@ -68,17 +68,17 @@ def quantize_weights(
     >>> packed.graph.node[0].op_type
     'MatMulNBits'
     """
-    kind = kind_if(like, model, path)
+    form = kind_if(like, model, path)
     made = core_quantize_weights(
         to_core_model(model),
-        format,
+        kind,
         block_size=block_size,
         symmetric=symmetric,
         operators=operators,
         targets=targets,
         exclude=exclude,
     )
-    return deliver(made, path, kind)
+    return deliver(made, path, form)
 
 
 @checked_names

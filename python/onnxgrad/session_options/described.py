@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import os
 
-    from onnxgrad.adapters import AdapterLike, LoRALike
+    from onnxgrad.adapters import AdapterLike, BaseLike, LoRALike
     from onnxgrad.base.heads import HeadLike
-    from onnxgrad.base.quantized_weights import BaseLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup

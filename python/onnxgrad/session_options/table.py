@@ -210,8 +210,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         None,
         "str or dict",
         _ALL,
-        "Pack the weights under an adapter: ``\"int4\"``, ``\"int8\"`` or ``\"nf4\"`` (QLoRA). "
-        "``\"nf4:block_size=64\"`` or a dictionary has the arguments of `quantize_weights`.",
+        'Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). '
+        '``"nf4:block_size=64"`` or a dictionary has the arguments of `quantize_weights`.',
         CommandOption(
             _MODEL,
             str,

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from onnxgrad.adapters import AdapterLike, LoRALike
+from onnxgrad.adapters import AdapterLike, BaseLike, LoRALike
 from onnxgrad.base.checks import checked_names
-from onnxgrad.base.quantized_weights import BaseLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup

@@ -24,8 +24,8 @@ struct SourceBlock {
 /// Writes a block as float32, with zeros after the last column up to a full vector.
 using ReadBlockFn = void (*)(float* to, std::ptrdiff_t to_row, const SourceBlock& block);
 
-/// Conversion to float32 of a matrix of 16-bit floats, or of float32 rounded to 16-bit floats, or of
-/// one that `read` computes, which may be rounded by `convert` then.
+/// Conversion to float32 of a matrix of 16-bit floats, or of float32 rounded to 16-bit floats, or
+/// of one that `read` computes, which may be rounded by `convert` then.
 struct GemmSource {
   ConvertRowsFn convert = nullptr;
   std::int64_t size = 0;       ///< bytes of an element; 0: `read` knows

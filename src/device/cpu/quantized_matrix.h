@@ -9,8 +9,9 @@
 #include "device/isa.h"
 #include "onnxgrad/dtype.h"
 
-// Matrices of integers of 2, 4 or 8 bits, or of numbers of entries of a table, with scales: operands
-// of a GEMM that are computed where B panels are packed, so that no float copy of the matrix exists.
+// Matrices of integers of 2, 4 or 8 bits, or of numbers of entries of a table, with scales:
+// operands of a GEMM that are computed where B panels are packed, so that no float copy of the
+// matrix exists.
 
 namespace onnxgrad::device {
 
@@ -23,9 +24,9 @@ struct QuantizedMatrix {
   const std::byte* codes = nullptr;  ///< row-major; below a byte, the first is in the lowest bits
   DataType type = DataType::kUint4;  ///< uint8, int8, uint4, int4, uint2 or int2
   std::int64_t columns = 0;
-  std::int64_t row_length = 0;       ///< row stride of codes, at least `columns`
+  std::int64_t row_length = 0;  ///< row stride of codes, at least `columns`
   const float* scales = nullptr;
-  const std::byte* zeros = nullptr;  ///< nullptr: `zero` for all
+  const std::byte* zeros = nullptr;        ///< nullptr: `zero` for all
   DataType zeros_type = DataType::kUint4;  ///< a type of codes, or float32
   float zero = 0;
   const float* table = nullptr;  ///< 16 entries, for uint4

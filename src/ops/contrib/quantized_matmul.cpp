@@ -40,10 +40,10 @@ DataType code_type(std::int64_t bits) {
 
 void expect_bytes(const Node& node, const Tensor& packed, std::int64_t bytes) {
   if (packed.size_bytes() == bytes) return;
-  throw ShapeError({.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(),
-                                        bytes),
-                    .where = {.node = node.name, .op_type = node.op_type},
-                    .hint = "Quantize the model again: N, K and block_size do not fit B."});
+  throw ShapeError(
+      {.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(), bytes),
+       .where = {.node = node.name, .op_type = node.op_type},
+       .hint = "Quantize the model again: N, K and block_size do not fit B."});
 }
 
 // Integers [rows, count] of `bits` bits, whose rows begin whole bytes: the bytes themselves where

@@ -32,7 +32,8 @@ Tensor random_codes(DataType type, const Dims& dims, std::uint64_t seed) {
   Tensor codes = Tensor::empty(type, dims);
   const Tensor bytes = random_tensor(DataType::kFloat64, {codes.size_bytes()}, seed, 0, 256);
   for (std::int64_t i = 0; i < codes.size_bytes(); ++i) {
-    codes.mutable_raw()[i] = static_cast<std::byte>(bytes.data<double>()[static_cast<std::size_t>(i)]);
+    codes.mutable_raw()[i] =
+        static_cast<std::byte>(bytes.data<double>()[static_cast<std::size_t>(i)]);
   }
   return codes;
 }
@@ -48,9 +49,8 @@ double code_at(DataType type, const Tensor& codes, std::int64_t i) {
 
 std::int64_t num_scales(const QuantizedForm& form) {
   const std::int64_t rows = (form.rows - 1) / form.row_block + 1;
-  const std::int64_t columns = form.column_block == QuantizedForm::kAll
-                                   ? 1
-                                   : (form.columns - 1) / form.column_block + 1;
+  const std::int64_t columns =
+      form.column_block == QuantizedForm::kAll ? 1 : (form.columns - 1) / form.column_block + 1;
   return (rows - 1) * form.scale_row + columns;
 }
 
@@ -61,7 +61,8 @@ class QuantizedProduct {
     scales_ = random_tensor(DataType::kFloat32, {num_scales(form_)}, 2, 0.01, 0.02);
     if (!given.has_groups) return;
     std::vector<std::int64_t> groups;
-    for (std::int64_t c = 0; c < form_.columns; ++c) groups.push_back((c * 7 + 3) % form_.scale_row);
+    for (std::int64_t c = 0; c < form_.columns; ++c)
+      groups.push_back((c * 7 + 3) % form_.scale_row);
     groups_ = Tensor::from(groups, {form_.columns});
   }
 
@@ -108,12 +109,13 @@ class QuantizedProduct {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
   double element(std::int64_t r, std::int64_t c) const {
-    const std::int64_t s = r / form_.row_block * form_.scale_row +
-                           (given_.has_groups ? groups_.data<std::int64_t>()[at(c)]
-                                              : c / form_.column_block);
+    const std::int64_t s =
+        r / form_.row_block * form_.scale_row +
+        (given_.has_groups ? groups_.data<std::int64_t>()[at(c)] : c / form_.column_block);
     const double scale = static_cast<double>(scales_.data<float>()[at(s)]);
     const double code = code_at(form_.type, codes_, r * form_.row_length + c);
-    if (!form_.table.empty()) return static_cast<double>(form_.table[at(std::int64_t(code))]) * scale;
+    if (!form_.table.empty())
+      return static_cast<double>(form_.table[at(std::int64_t(code))]) * scale;
     double zero = static_cast<double>(form_.zero);
     if (given_.zeros.is_defined()) {
       zero = is_floating(given_.zeros.dtype())
@@ -179,7 +181,8 @@ TEST(QuantizedGemm, ProductsOfUnpackedMatrices) {
   for (const Case& one : cases()) {
     const QuantizedProduct product(one);
     for (const std::int64_t m : {1, 5, 67, 200}) {
-      for (const bool transpose_b : {false, true}) product.check(m, transpose_b, m > 5, m > 67 ? 2 : 1);
+      for (const bool transpose_b : {false, true})
+        product.check(m, transpose_b, m > 5, m > 67 ? 2 : 1);
     }
   }
 }

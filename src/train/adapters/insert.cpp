@@ -297,8 +297,8 @@ class Inserter {
     return step("Div", {magnitude, norm}, layer);
   }
 
-  // With W packed: |W + s A B|^2 = |W|^2 + 2 s sum_r (A' W) B + s^2 sum_r (A' A B) B, by columns. The
-  // node itself computes A' W, and |W|^2 is a constant.
+  // With W packed: |W + s A B|^2 = |W|^2 + 2 s sum_r (A' W) B + s^2 sum_r (A' A B) B, by columns.
+  // The node itself computes A' W, and |W|^2 is a constant.
   Value* write_packed_norm(const AdaptableLayer& layer, RecordedLayer& record, Value* a, Value* b) {
     const Node& node = *layer.nodes.front();
     if (node.graph != &root_ || (is_matmul_n_bits(node) && node.input(5) != nullptr)) {
@@ -327,7 +327,8 @@ class Inserter {
     Value* const own = root_.add_initializer(
         layer.module + ".squares", Tensor::from(squares, {layer.outputs}).cast(layer.dtype));
     Value* const change = step(
-        "Add", {times(cross, 2 * scale, "double_scale"), times(square, scale * scale, "square_scale")},
+        "Add",
+        {times(cross, 2 * scale, "double_scale"), times(square, scale * scale, "square_scale")},
         layer);
     Value* const norm = step("Sqrt", {step("Add", {own, change}, layer)}, layer);
     record.norm = norm->name;

@@ -9,8 +9,8 @@
 
 namespace onnxgrad::train {
 
-/// The matrix of a linear layer in a file, of integers of 2, 4 or 8 bits: MatMulNBits, or MatMul and
-/// Gemm of what opdef/quantized_weight.h recognises.
+/// The matrix of a linear layer in a file, of integers of 2, 4 or 8 bits: MatMulNBits, or MatMul
+/// and Gemm of what opdef/quantized_weight.h recognises.
 struct PackedMatrix {
   const ir::Value* codes = nullptr;
   DataType dtype = DataType::kFloat32;  ///< of the layer's results

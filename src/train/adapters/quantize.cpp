@@ -33,21 +33,21 @@ constexpr std::int64_t kIrVersionOfInt4 = 10;
 void check_options(const ir::Model& file, const WeightQuantization& options) {
   const std::int64_t block = options.block_size;
   if (block < 16 || block > 1024 || (block & (block - 1)) != 0) {
-    throw OptionError({.what = fmt::format("block_size={}: it is a power of two from 16 to 1024",
-                                           block),
-                       .hint = "32, 64 or 128 are usual."});
+    throw OptionError(
+        {.what = fmt::format("block_size={}: it is a power of two from 16 to 1024", block),
+         .hint = "32, 64 or 128 are usual."});
   }
   if (options.format == WeightFormat::kNf4 && !options.is_symmetric) {
     throw OptionError({.what = "'nf4' has no zero points: its table is fixed",
                        .hint = "Leave symmetric out, or use 'int4'."});
   }
-  const bool needs_blocks =
-      options.uses_dequantize_linear && options.format != WeightFormat::kNf4;
+  const bool needs_blocks = options.uses_dequantize_linear && options.format != WeightFormat::kNf4;
   if (needs_blocks && file.opset() < kOpsetOfBlocks) {
-    throw ModelError({.what = fmt::format("the model has opset {}; DequantizeLinear has blocks from "
-                                          "opset 21 on",
-                                          file.opset()),
-                      .hint = "Use MatMulNBits, or export the model with a newer opset."});
+    throw ModelError(
+        {.what = fmt::format("the model has opset {}; DequantizeLinear has blocks from "
+                             "opset 21 on",
+                             file.opset()),
+         .hint = "Use MatMulNBits, or export the model with a newer opset."});
   }
 }
 
@@ -167,19 +167,18 @@ class LayerQuantizer {
     return constant(hint, [&] { return Tensor::from(numbers, {size}); });
   }
   Value* scales(const std::vector<std::int64_t>& dims) {
-    return constant("_scales", [&] {
-      return Tensor::from(rows_.scales, Dims(dims)).cast(layer_->dtype);
-    });
+    return constant("_scales",
+                    [&] { return Tensor::from(rows_.scales, Dims(dims)).cast(layer_->dtype); });
   }
 
   // Adds a node before `place`.
   Value* before(const Node& place, std::string_view op_type, std::vector<Value*> inputs,
                 std::vector<ir::Attribute> attributes = {}) {
     Graph& graph = *place.graph;
-    Value* output = graph.add_value(
-        root_.names().unique(fmt::format("{}_{}", name_, op_type)), ir::Type());
-    Node* node = graph.make_node(op_type, std::move(inputs), {output}, output->name,
-                                 std::move(attributes));
+    Value* output =
+        graph.add_value(root_.names().unique(fmt::format("{}_{}", name_, op_type)), ir::Type());
+    Node* node =
+        graph.make_node(op_type, std::move(inputs), {output}, output->name, std::move(attributes));
     graph.nodes.insert(std::ranges::find(graph.nodes, &place), node);
     return output;
   }
@@ -211,8 +210,7 @@ class LayerQuantizer {
   void add_bias(Node& node, Value* bias) {
     Value* result = node.outputs[0];
     Graph& graph = *node.graph;
-    Value* product =
-        graph.add_value(root_.names().unique(result->name + "_product"), result->type);
+    Value* product = graph.add_value(root_.names().unique(result->name + "_product"), result->type);
     result->producer = nullptr;
     Graph::set_output(&node, 0, product);
     graph.insert_after(&node, "Add", {product, bias}, {result});
@@ -284,19 +282,19 @@ class LayerQuantizer {
   Value* read_entries(const Node& node) {
     const std::int64_t blocks = rows_.blocks();
     const std::int64_t stored = blocks * rows_.block;
-    Value* codes = constant("_NF4", [&] {
-      return packed(rows_.codes, 4, DataType::kUint8, {rows_.rows, stored / 2});
-    });
+    Value* codes = constant(
+        "_NF4", [&] { return packed(rows_.codes, 4, DataType::kUint8, {rows_.rows, stored / 2}); });
     Value* index = before(node, "Cast", {codes},
                           {{.name = "to", .value = static_cast<std::int64_t>(DataType::kInt32)}});
     Value* entries = before(node, "Gather", {table(), index});
-    Value* cubes = before(node, "Reshape",
-                          {entries, integers("_cubes", {rows_.rows, blocks, rows_.block})});
+    Value* cubes =
+        before(node, "Reshape", {entries, integers("_cubes", {rows_.rows, blocks, rows_.block})});
     Value* scaled = before(node, "Mul", {cubes, scales({rows_.rows, blocks, 1})});
     Value* matrix = before(node, "Reshape", {scaled, integers("_shape", {rows_.rows, stored})});
     if (stored != rows_.columns) {
-      matrix = before(node, "Slice", {matrix, integers("_start", {0}),
-                                      integers("_end", {rows_.columns}), integers("_axis", {1})});
+      matrix = before(node, "Slice",
+                      {matrix, integers("_start", {0}), integers("_end", {rows_.columns}),
+                       integers("_axis", {1})});
     }
     if (reads_transposed(node)) return matrix;
     return before(node, "Transpose", {matrix},
@@ -383,8 +381,8 @@ class LayerDequantizer {
 
   void add_bias(Node& node, Value* bias) {
     Value* result = node.outputs[0];
-    Value* product = node.graph->add_value(root_.names().unique(result->name + "_product"),
-                                           result->type);
+    Value* product =
+        node.graph->add_value(root_.names().unique(result->name + "_product"), result->type);
     result->producer = nullptr;
     Graph::set_output(&node, 0, product);
     node.graph->insert_after(&node, "Add", {product, bias}, {result});
@@ -395,8 +393,7 @@ class LayerDequantizer {
 
 }  // namespace
 
-void quantize_layers(ir::Model& file, const ir::Model& working,
-                     const WeightQuantization& options) {
+void quantize_layers(ir::Model& file, const ir::Model& working, const WeightQuantization& options) {
   check_options(file, options);
   if (has_adapters(file)) {
     throw ModelError({.what = "the model has adapters: its weights cannot be quantized under them",
@@ -412,8 +409,9 @@ void quantize_layers(ir::Model& file, const ir::Model& working,
   });
   if (layers.empty()) {
     throw ModelError({.what = "the model has no weights to quantize",
-                      .detail = "Float weights of MatMul and Gemm are quantized, without those that "
-                                "something else reads too.",
+                      .detail =
+                          "Float weights of MatMul and Gemm are quantized, without those that "
+                          "something else reads too.",
                       .hint = "Name layers: targets=."});
   }
   LayerQuantizer quantizer(file, options);

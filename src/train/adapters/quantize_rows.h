@@ -11,8 +11,9 @@ namespace onnxgrad::train {
 
 /// Entries of NF4: quantiles of a normal distribution, scaled to [-1, 1], with an exact 0.
 inline constexpr std::array<float, 16> kNf4Entries{
-    -1.0F,          -0.6961928010F, -0.5250730515F, -0.3949174881F, -0.2844413817F, -0.1847734302F,
-    -0.0910500363F, 0.0F,           0.0795802996F,  0.1609302014F,  0.2461123019F,  0.3379152417F,
+    -1.0F,          -0.6961928010F, -0.5250730515F, -0.3949174881F,
+    -0.2844413817F, -0.1847734302F, -0.0910500363F, 0.0F,
+    0.0795802996F,  0.1609302014F,  0.2461123019F,  0.3379152417F,
     0.4407098293F,  0.5626170039F,  0.7229568362F,  1.0F};
 
 /// A matrix [rows, columns] in blocks along its rows, the last one with zeros after the end.
