@@ -2,6 +2,7 @@
 
     build/interop/bin/python benchmarks/lora.py              # w6 (base), w7, 1 and 2 threads
     build/interop/bin/python benchmarks/lora.py w7_causal_lm --threads 2 --repeats 10
+    .venv/bin/python benchmarks/lora.py --base int4          # packed weights beside float ones
 
 Needs the environment of `make interop`. Workloads are those of benchmarks/peers, and bert_base: all
 twelve layers of w6_bert_base_layer. Adapters of rank 8 on every linear layer but the head, which
@@ -15,6 +16,7 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -27,7 +29,6 @@ import worker  # noqa: E402
 import workloads  # noqa: E402
 
 RANK, ALPHA = 8, 16
-SYSTEMS = ("onnxgrad", "peft")
 _layer = workloads.WORKLOADS["w6_bert_base_layer"]
 workloads.WORKLOADS["bert_base"] = dataclasses.replace(
     _layer,
@@ -45,9 +46,15 @@ def peak_mb(process: int | str = "self") -> float:
 
 
 class Onnxgrad:
-    """A session with `lora=`, stepped as the peer is."""
+    """A session with `lora=`, stepped as the peer is; with `base` on a file that is packed."""
 
-    def __init__(self, task: worker.Task) -> None:
+    def __init__(self, task: worker.Task, base: str = "") -> None:
+        model = str(task.model_path)
+        if base:
+            packed = f"{model.removesuffix('.onnx')}_{base}.onnx"
+            command = [sys.executable, "-m", "onnxgrad", "convert", model, "--overwrite"]
+            subprocess.run([*command, "--quantize-weights", base, "-o", packed], check=True)
+            model = packed
         import peer_onnxgrad
 
         import onnxgrad as og
@@ -56,7 +63,7 @@ class Onnxgrad:
         self.version = og.__version__
         self.batches = task.batches()
         self.session = og.TrainingSession(
-            str(task.model_path),
+            model,
             peer_onnxgrad.make_loss(task.workload),
             peer_onnxgrad.make_optimizer(task.workload.optimizer),
             lora={"rank": RANK, "alpha": ALPHA},
@@ -191,17 +198,27 @@ def serve() -> None:
     """Run as one system's process, by the protocol of benchmarks/peers."""
 
     def make(task: worker.Task):
-        peer = {"onnxgrad": Onnxgrad, "peft": Peft}[task.variant](task)
+        if task.variant in ("onnxgrad", "peft"):
+            peer = {"onnxgrad": Onnxgrad, "peft": Peft}[task.variant](task)
+        else:
+            peer = Onnxgrad(task, task.variant)
         peer.version = f"{peer.version}|{peer.after_imports:.0f}"
         return peer
 
     worker.main(make)
 
 
+def systems_of(options) -> tuple[str, str]:
+    """The two that are compared: with PEFT, or packed weights with float ones."""
+    return (options.base, "onnxgrad") if options.base else ("onnxgrad", "peft")
+
+
 def compare(folder: pathlib.Path, name: str, threads: int, repeats: int, options):
     """A table's row and the entries of a workload."""
     ready = {}
-    for system in SYSTEMS:
+    systems = systems_of(options)
+    first, second = systems
+    for system in systems:
         python = options.python if system == "peft" else options.onnxgrad_python
         request = {
             "variant": system,
@@ -213,31 +230,31 @@ def compare(folder: pathlib.Path, name: str, threads: int, repeats: int, options
         ready[system] = measure.Worker([python, str(HERE / "lora.py")], request, folder)
         if not ready[system].info["ok"]:
             raise SystemExit(f"{system}: {ready[system].info['error']}")
-    answers = {system: [] for system in SYSTEMS}
+    answers = {system: [] for system in systems}
     for index in range(repeats):
-        for system in SYSTEMS if index % 2 == 0 else SYSTEMS[::-1]:
+        for system in systems if index % 2 == 0 else systems[::-1]:
             answers[system].append(ready[system].run())
-    peak = {system: peak_mb(ready[system].process.pid) for system in SYSTEMS}
+    peak = {system: peak_mb(ready[system].process.pid) for system in systems}
     for one in ready.values():
         one.close()
     steps = workloads.WORKLOADS[name].steps
-    best = {system: min(one["s"] for one in answers[system]) / steps for system in SYSTEMS}
-    cpu = {system: min(one["cpu"] for one in answers[system]) / steps for system in SYSTEMS}
-    imports = {system: float(ready[system].info["version"].split("|")[1]) for system in SYSTEMS}
-    loss = {system: answers[system][0]["loss"] for system in SYSTEMS}
-    own = {system: peak[system] - imports[system] for system in SYSTEMS}
+    best = {system: min(one["s"] for one in answers[system]) / steps for system in systems}
+    cpu = {system: min(one["cpu"] for one in answers[system]) / steps for system in systems}
+    imports = {system: float(ready[system].info["version"].split("|")[1]) for system in systems}
+    loss = {system: answers[system][0]["loss"] for system in systems}
+    own = {system: peak[system] - imports[system] for system in systems}
     row = [
         name,
         str(threads),
-        *(report.duration(best[system]) for system in SYSTEMS),
-        f"{best['onnxgrad'] / best['peft']:.2f}",
-        f"{cpu['onnxgrad'] / cpu['peft']:.2f}",
-        *(f"{peak[system]:.0f} ({own[system]:.0f})" for system in SYSTEMS),
-        f"{peak['onnxgrad'] / peak['peft']:.2f} ({own['onnxgrad'] / own['peft']:.2f})",
-        " / ".join(f"{loss[system]:.4f}" for system in SYSTEMS),
+        *(report.duration(best[system]) for system in systems),
+        f"{best[first] / best[second]:.2f}",
+        f"{cpu[first] / cpu[second]:.2f}",
+        *(f"{peak[system]:.0f} ({own[system]:.0f})" for system in systems),
+        f"{peak[first] / peak[second]:.2f} ({own[first] / own[second]:.2f})",
+        " / ".join(f"{loss[system]:.4f}" for system in systems),
     ]
     entries = []
-    for system in SYSTEMS:
+    for system in systems:
         entries.append(result_files.timed("lora", name, system, threads, best[system]))
         entries.append(
             result_files.Entry(
@@ -259,6 +276,7 @@ def main() -> None:
         "--python", default=sys.executable, help="an interpreter with torch and PEFT"
     )
     parser.add_argument("--onnxgrad-python", default=str(HERE.parent / ".venv/bin/python"))
+    parser.add_argument("--base", default="", help="int4, int8 or nf4: compare it with float")
     result_files.add_option(parser)
     options = parser.parse_args()
     rows, entries = [], []
@@ -271,7 +289,8 @@ def main() -> None:
                 rows.append(row)
                 entries += found
                 print(*row, f"load {os.getloadavg()[0]:.1f}", flush=True)
-    head = ["workload", "threads", *SYSTEMS, "time", "cpu", *(f"{s}, MB" for s in SYSTEMS)]
+    systems = systems_of(options)
+    head = ["workload", "threads", *systems, "time", "cpu", *(f"{s}, MB" for s in systems)]
     print(report.markdown([*head, "memory", "loss"], rows))
     import onnxgrad as og
 

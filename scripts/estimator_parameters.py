@@ -162,6 +162,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "adapter",
     "teacher",
     "distill",
+    "base",
     "stop_gradient",
     "training_mode",
     "open_batch",

@@ -30,6 +30,7 @@ _TYPES = {
     "ParameterGroup": "onnxgrad.optimizers",
     "Parameters": "onnxgrad.sklearn.parameters",
     "AdapterLike": "onnxgrad.adapters",
+    "BaseLike": "onnxgrad.adapters",
     "HeadLike": "onnxgrad.base.heads",
     "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",

@@ -89,7 +89,8 @@ std::vector<AdapterInfo> adapters(const Model& model);
 
 /// The model without adapters whose weights do what the adapted ones did: the file that
 /// add_adapter() was given, byte for byte but for these weights, if the model was not saved in
-/// between. Throws: ModelError (no adapters; a weight that cannot take them: quantized or shared).
+/// between. Throws: ModelError (no adapters; a weight that cannot take them: quantized, see
+/// dequantize_weights() of quantized_weights.h, or shared).
 Model merge_adapters(const Model& model);
 
 /// The tensors of an adapter under the names and in the shapes of PEFT:

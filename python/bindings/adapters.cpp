@@ -1,5 +1,6 @@
 // Adapters: small weights that are trained instead of a model's own.
 #include "onnxgrad/adapters.h"
+#include "onnxgrad/quantized_weights.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -57,6 +58,21 @@ void bind_adapters(nb::module_& module) {
       "exclude"_a, "full"_a, "name"_a, "seed"_a, Unlocked());
   module.def("adapters", &adapters, "model"_a, Unlocked());
   module.def("merge_adapters", &merge_adapters, "model"_a, Unlocked());
+  module.def(
+      "quantize_weights",
+      [](const Model& model, const std::string& format, std::int64_t block_size, bool is_symmetric,
+         bool uses_dequantize_linear, std::vector<std::string> targets,
+         std::vector<std::string> exclude) {
+        return quantize_weights(model, {.format = weight_format_from_name(format),
+                                        .block_size = block_size,
+                                        .is_symmetric = is_symmetric,
+                                        .uses_dequantize_linear = uses_dequantize_linear,
+                                        .targets = std::move(targets),
+                                        .exclude = std::move(exclude)});
+      },
+      "model"_a, "format"_a, "block_size"_a, "is_symmetric"_a, "uses_dequantize_linear"_a,
+      "targets"_a, "exclude"_a, Unlocked());
+  module.def("dequantize_weights", &dequantize_weights, "model"_a, Unlocked());
   module.def("adapters_as_inputs", &adapters_as_inputs, "model"_a, Unlocked());
   module.def(
       "adapter_state",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from onnxgrad.graphs import (
         add_loss,
         add_training_info,
+        dequantize_weights,
         features,
         gradient,
         hessian,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         jvp,
         load_state_dict,
         open_batch,
+        quantize_weights,
         replace_head,
         set_weights,
         state_dict,
@@ -99,6 +101,7 @@ __all__ = [
     "cross_validate",
     "data",
     "devices",
+    "dequantize_weights",
     "errors",
     "features",
     "gradient",
@@ -111,6 +114,7 @@ __all__ = [
     "metrics",
     "open_batch",
     "optimizers",
+    "quantize_weights",
     "register_gradient",
     "register_operator",
     "replace_head",
@@ -139,8 +143,9 @@ _NAMES = {
     ),
     "gradient_checks": "GradientCheck check_gradients",
     "graphs": (
-        "add_loss add_training_info features gradient hessian hvp initialize jvp load_state_dict"
-        " open_batch replace_head set_weights state_dict to_inference training_step"
+        "add_loss add_training_info dequantize_weights features gradient hessian hvp initialize jvp"
+        " load_state_dict open_batch quantize_weights replace_head set_weights state_dict"
+        " to_inference training_step"
         " unfold_batch_norm vjp"
     ),
     "graphs.operators": "Registration register_gradient register_operator",

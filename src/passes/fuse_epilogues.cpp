@@ -8,10 +8,11 @@
 
 #include "ir/uses.h"
 #include "opdef/fused.h"
+#include "opdef/quantized_weight.h"
 #include "passes/passes.h"
 
-// Pattern: onnxgrad.fused.Gemm whose product is read by one onnxgrad.fused.Elementwise only, which
-// has one result, or that and the sums of its columns.
+// Pattern: onnxgrad.fused.Gemm, or QuantizedGemm, whose product is read by one
+// onnxgrad.fused.Elementwise only, which has one result, or that and the sums of its columns.
 
 namespace onnxgrad::passes {
 namespace {
@@ -27,10 +28,18 @@ bool collapses(const ir::Value* operand, const Dims& space) {
   return dims->rank() > 0 && dims->num_elements() == (*dims)[dims->rank() - 1];
 }
 
+// True for a product of a packed matrix without an epilogue.
+bool is_quantized_matmul(const ir::Node* node) {
+  return opdef::is_fused(node, opdef::kQuantizedGemm) &&
+         node->find_attribute("epilogue") == nullptr;
+}
+
 std::size_t find_matmul(const ir::Node& node, const ir::Uses& uses) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ir::Value* input = node.inputs[i];
-    if (opdef::is_plain_matmul(input->producer) && uses.count(input) == 1) return i;
+    const ir::Node* producer = input->producer;
+    const bool is_matmul = opdef::is_plain_matmul(producer) || is_quantized_matmul(producer);
+    if (is_matmul && uses.count(input) == 1) return i;
   }
   return node.inputs.size();
 }
@@ -67,6 +76,19 @@ bool sums_columns(const ir::Node& node, const opdef::Elementwise& elementwise, c
   return axes.back() + 1 < static_cast<std::int64_t>(space.rank());
 }
 
+// Attributes of `product` with the epilogue.
+std::vector<ir::Attribute> attributes_with(const ir::Node& product, ExprProgram epilogue,
+                                           bool has_sums) {
+  epilogue.results.resize(1);
+  const auto completed = [&](auto gemm) {
+    gemm.epilogue = std::move(epilogue);
+    gemm.sums_columns = has_sums;
+    return gemm.attributes();
+  };
+  if (is_quantized_matmul(&product)) return completed(opdef::QuantizedGemm::read(product));
+  return completed(opdef::Gemm::read(product));
+}
+
 bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   if (!opdef::is_fused(&node, opdef::kElementwise)) return false;
   const auto elementwise = opdef::Elementwise::read(node);
@@ -86,18 +108,17 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {
     return false;
   }
-  auto gemm = opdef::Gemm::read(*product->producer);
-  gemm.epilogue = with_first_operand(elementwise.program, static_cast<std::int32_t>(at));
-  gemm.epilogue->results.resize(1);
-  gemm.sums_columns = has_sums;
+  auto completed = attributes_with(
+      *product->producer, with_first_operand(elementwise.program, static_cast<std::int32_t>(at)),
+      has_sums);
   std::vector<ir::Value*> inputs = product->producer->inputs;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     if (i != at) inputs.push_back(node.inputs[i]);
   }
   const ir::Node* const producer = product->producer;
   if (is_narrowed && (!ir::holds_f16(producer->inputs[0]) || !context.has_kernel)) return false;
-  std::string op_type = std::exchange(node.op_type, opdef::kGemm);
-  auto attributes = std::exchange(node.attributes, gemm.attributes());
+  std::string op_type = std::exchange(node.op_type, producer->op_type);
+  auto attributes = std::exchange(node.attributes, std::move(completed));
   node.inputs.swap(inputs);
   if (!is_narrowed || context.has_kernel(node)) return true;
   node.op_type = std::move(op_type);

@@ -45,6 +45,7 @@ constexpr Pass kFuse[] = {
     {"fuse_convolutions", fuse_convolutions, &opdef::FusedSupport::gemm_epilogue},
     // GEMM, then the updates: most look for the operators that passes before them make.
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
+    {"fuse_quantized_gemm", fuse_quantized_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},

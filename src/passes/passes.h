@@ -86,6 +86,10 @@ bool chain_convolutions(ir::Graph& graph, const PassContext& context);
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 
+/// Products with a matrix that is computed from constants of 2, 4 or 8 bits read these:
+/// onnxgrad.fused.QuantizedGemm. fold_constants leaves such matrices alone beyond its limit.
+bool fuse_quantized_gemm(ir::Graph& graph, const PassContext& context);
+
 /// Casts from 16 bits come before the Transposes of products' operands, not after them.
 bool lift_casts(ir::Graph& graph, const PassContext& context);
 

@@ -37,6 +37,7 @@ NOT_DEFAULT = {
     "adapter": "lora",
     "teacher": "self",
     "distill": {"alpha": 0.25},
+    "base": "int8",
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -139,7 +140,7 @@ class TestCommandLine:
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
         given |= {"frozen": None, "precision": "float32"}
-        given |= dict.fromkeys(("new_head", "lora", "adapter"))
+        given |= dict.fromkeys(("new_head", "lora", "adapter", "base"))
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)

@@ -37,6 +37,7 @@ from onnxgrad.adapters.functions import (
     set_state,
     state,
 )
+from onnxgrad.base.quantized_weights import BaseLike
 
 __all__ = [
     "IA3",
@@ -44,6 +45,7 @@ __all__ = [
     "AdapterInfo",
     "AdapterLayer",
     "AdapterLike",
+    "BaseLike",
     "BitFit",
     "DoRA",
     "LoRA",

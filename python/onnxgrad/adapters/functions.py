@@ -144,7 +144,11 @@ def of(model: ModelLike) -> list[AdapterInfo]:
 
 
 def merge(
-    model: ModelLike, *, path: str | os.PathLike[str] | None = None, like: bool = False
+    model: ModelLike,
+    *,
+    dequantize: bool = False,
+    path: str | os.PathLike[str] | None = None,
+    like: bool = False,
 ) -> onnx.ModelProto:
     """Return the model without adapters whose weights do what the adapters did.
 
@@ -153,6 +157,8 @@ def merge(
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
+    dequantize : bool, default=False
+        Whether packed weights become float ones, as `dequantize_weights` makes them.
     path : str or path, default=None
         Where to write the result as well.
     like : bool, default=False
@@ -170,7 +176,10 @@ def merge(
         it too.
     """
     kind = kind_if(like, model, path)
-    return deliver(_core.merge_adapters(to_core_model(model)), path, kind)
+    native = to_core_model(model)
+    if dequantize:
+        native = _core.dequantize_weights(native)
+    return deliver(_core.merge_adapters(native), path, kind)
 
 
 def as_inputs(

@@ -1,4 +1,4 @@
-"""The command ``convert``: a model in another form, or with an adapter."""
+"""The command ``convert``: a model in another form, packed, or with an adapter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from onnxgrad import _core
 from onnxgrad.base.models import to_core_model
+from onnxgrad.base.quantized_weights import with_base
 from onnxgrad.cli import derivatives
 from onnxgrad.cli.console import report_written
 from onnxgrad.cli.outputs import check_output
@@ -41,25 +42,41 @@ def convert(
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge the adapters of the model into its weights.")
     ] = False,
+    quantize: Annotated[
+        str | None,
+        typer.Option(
+            "--quantize-weights",
+            metavar="FORMAT",
+            help="Pack the weights of linear layers: int4, int8 or nf4, or FORMAT:block_size=64.",
+        ),
+    ] = None,
+    dequantize: Annotated[
+        bool, typer.Option("--dequantize-weights", help="Make packed weights float ones.")
+    ] = False,
     operators: derivatives.Operators = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Allow -o to replace MODEL itself.")
     ] = False,
 ) -> None:
-    """Write a model with an open batch dimension, in inference mode, or with an adapter."""
-    if not (open_batch or inference or load_adapter or merge):
+    """Write a model with an open batch dimension, in inference mode, packed, or with an adapter."""
+    if not (open_batch or inference or load_adapter or merge or quantize or dequantize):
         raise OptionError(
             what="convert has nothing to do",
             value="convert",
-            hint="Give --open-batch, --inference, --load-adapter or --merge.",
+            hint="Give --open-batch, --inference, --load-adapter, --merge, --quantize-weights or "
+            "--dequantize-weights.",
         )
     derivatives.load_all(operators)
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
     result = to_core_model(model)
     if load_adapter:
         result = _core.load_adapter(result, load_adapter, "default")
+    if dequantize:
+        result = _core.dequantize_weights(result)
     if merge:
         result = _core.merge_adapters(result)
+    if quantize:
+        result = with_base(result, quantize)
     if inference:
         result = _core.to_inference(result)
     if open_batch:

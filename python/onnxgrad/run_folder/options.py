@@ -10,6 +10,7 @@ from typing import Any
 from onnxgrad import losses, optimizers, precision, schedules
 from onnxgrad.adapters.described import adapter_options
 from onnxgrad.base.described import row_of
+from onnxgrad.base.quantized_weights import base_text
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.data.changes import as_augmentations, augmentation_to_text
@@ -59,6 +60,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
         options["new_head"] = None
     options["teacher"] = teacher_text(arguments["teacher"])
     options["distill"] = distill_text(arguments["distill"])
+    options["base"] = base_text(arguments["base"])
     options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

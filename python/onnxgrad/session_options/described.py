@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import os
 
-    from onnxgrad.adapters import AdapterLike, LoRALike
+    from onnxgrad.adapters import AdapterLike, BaseLike, LoRALike
     from onnxgrad.base.heads import HeadLike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import DistillLike, PenaltyLike, TeacherLike
@@ -105,6 +105,9 @@ class PassOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -136,6 +139,7 @@ class PassOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    base: BaseLike | None
     untie: bool
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
@@ -188,6 +192,9 @@ class SessionOptions(TypedDict, total=False):
         factor)}``, with a trained projection if widths differ; ``attention``: factor of the squared
         error of attention maps, found by structure, or ``{student: teacher}``; ``teacher_output``;
         ``inputs``: ``{teacher's: student's}``; ``seed``.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA).
+        ``"nf4:block_size=64"`` or a dictionary has the arguments of `quantize_weights`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -266,6 +273,7 @@ class SessionOptions(TypedDict, total=False):
     adapter: AdapterLike | None
     teacher: TeacherLike | None
     distill: DistillLike | None
+    base: BaseLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -318,6 +326,9 @@ class StepOptions(TypedDict, total=False):
         the labels. See `TrainingSession`.
     distill : str or dict, default=None
         What is learnt from the teacher. See `TrainingSession`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -372,6 +383,7 @@ class StepOptions(TypedDict, total=False):
     adapter: AdapterLike | None
     teacher: TeacherLike | None
     distill: DistillLike | None
+    base: BaseLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -416,6 +428,9 @@ class TrainerOptions(TypedDict, total=False):
         the labels. See `TrainingSession`.
     distill : str or dict, default=None
         What is learnt from the teacher. See `TrainingSession`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `TrainingSession`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -466,6 +481,7 @@ class TrainerOptions(TypedDict, total=False):
     adapter: AdapterLike | None
     teacher: TeacherLike | None
     distill: DistillLike | None
+    base: BaseLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

@@ -1,4 +1,4 @@
-"""Changes of a model that its training begins with: a new head, an adapter."""
+"""Changes of a model that its training begins with: a new head, packed weights, an adapter."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
+from onnxgrad.base.quantized_weights import with_base
 from onnxgrad.errors import OptionError
 
 __all__ = ["changed_model", "check_adapter_is_trained"]
 
 
 def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -> _core.Model:
-    """Return the model with what `new_head`, `lora` and `adapter` ask for.
+    """Return the model with what `new_head`, `base`, `lora` and `adapter` ask for.
 
     A new head is trained beside an adapter.
     """
     if given["new_head"] is not None:
         model = with_head(model, given["new_head"], seed)
+    if given["base"] is not None:
+        if given["lora"] is None and given["adapter"] is None:
+            raise OptionError(
+                what="base packs the weights under an adapter, and there is none",
+                value="base",
+                hint="Give lora=8 too, or quantize the file: quantize_weights(model).",
+            )
+        model = with_base(model, given["base"])
     if given["lora"] is None and given["adapter"] is None:
         return model
     from onnxgrad.adapters.described import adapted

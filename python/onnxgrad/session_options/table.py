@@ -245,6 +245,23 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
+        "base",
+        "BaseLike | None",
+        None,
+        "str or dict",
+        _ALL,
+        'Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). '
+        '``"nf4:block_size=64"`` or a dictionary has the arguments of `quantize_weights`.',
+        CommandOption(
+            _MODEL,
+            str,
+            metavar="FORMAT",
+            help="Pack the weights under --lora or --adapter: int4, int8 or nf4, or "
+            "FORMAT:block_size=64.",
+            none_is="the weights of the file",
+        ),
+    ),
+    SessionOption(
         "untie",
         "bool",
         True,

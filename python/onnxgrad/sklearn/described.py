@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from onnxgrad.adapters import AdapterLike, LoRALike
+from onnxgrad.adapters import AdapterLike, BaseLike, LoRALike
 from onnxgrad.base.checks import checked_names
 from onnxgrad.base.heads import HeadLike
 from onnxgrad.callbacks import CallbackLike
@@ -35,6 +35,7 @@ SESSION_PARAMETERS = (
     "adapter",
     "teacher",
     "distill",
+    "base",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -124,6 +125,9 @@ class EstimatorParameters(Parameters):
         the labels. See `onnxgrad.TrainingSession`.
     distill : str or dict, default=None
         What is learnt from the teacher. See `onnxgrad.TrainingSession`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -181,6 +185,7 @@ class EstimatorParameters(Parameters):
     adapter: AdapterLike | None
     teacher: TeacherLike | None
     distill: DistillLike | None
+    base: BaseLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -226,6 +231,7 @@ class EstimatorParameters(Parameters):
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,
         distill: DistillLike | None = None,
+        base: BaseLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -325,6 +331,9 @@ class ClassifierParameters(EstimatorParameters):
         the labels. See `onnxgrad.TrainingSession`.
     distill : str or dict, default=None
         What is learnt from the teacher. See `onnxgrad.TrainingSession`.
+    base : str or dict, default=None
+        Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
+        `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -389,6 +398,7 @@ class ClassifierParameters(EstimatorParameters):
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,
         distill: DistillLike | None = None,
+        base: BaseLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

@@ -146,21 +146,27 @@ class TrainedModel:
         """Set all weights; see `TrainingSession.set_weights`."""
         self.session.set_weights(weights)
 
-    def merge(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+    def merge(
+        self, path: str | os.PathLike[str] | None = None, *, dequantize: bool = False
+    ) -> onnx.ModelProto:
         """Return the model without its adapters, with weights that do what these did.
 
         Parameters
         ----------
         path : path, default=None
             Where to write it as well.
+        dequantize : bool, default=False
+            Whether packed weights become float ones.
 
         Raises
         ------
         ModelError
             There are no adapters, or a weight cannot take them; see `adapters.merge`.
         """
-        merged = native.merge_adapters(self._core.trained_model())
-        return deliver(merged, path)
+        model = self._core.trained_model()
+        if dequantize:
+            model = native.dequantize_weights(model)
+        return deliver(native.merge_adapters(model), path)
 
     def save_adapter(
         self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
@@ -213,6 +219,7 @@ class TrainedModel:
                 "lora": None,
                 "adapter": None,
                 "teacher": None if session._teacher is None else session._teacher.to_bytes(),
+                "base": None,
             },
             "weighs_positions": session._weighs_positions,
             "uses_average": session.uses_average,

@@ -236,10 +236,11 @@ PreparedGemm prepare(const GemmSpec& spec) {
   // A matrix with one row or one column has the same bytes as its transpose.
   const bool is_part = spec.a_row_length != 0;
   ONNXGRAD_ASSERT(!is_part || spec.a_source || (spec.choice == GemmChoice::kTiles && spec.n > 1));
-  ONNXGRAD_ASSERT(!spec.a_source == !spec.b_source);
+  ONNXGRAD_ASSERT(!spec.a_source || spec.b_source);
   plan->a_source = spec.a_source, plan->b_source = spec.b_source;
   plan->transpose_a = spec.transpose_a && (is_part || (spec.m != 1 && spec.k != 1));
-  plan->transpose_b = spec.transpose_b && spec.n != 1 && spec.k != 1;
+  plan->transpose_b =
+      spec.transpose_b && (spec.b_source.read != nullptr || (spec.n != 1 && spec.k != 1));
   plan->source_row = is_part ? spec.a_row_length : plan->transpose_a ? spec.m : spec.k;
   plan->start = spec.start;
   plan->more = spec.more;

@@ -49,7 +49,7 @@ struct GemmSpec {
   /// Supported by kTiles with n > 1, and with sources.
   std::int64_t a_row_length = 0;
   /// Element types of A and B in memory if float32 is computed from other types: elements are
-  /// converted as blocks of A and B are packed. Both or neither.
+  /// converted as blocks of A and B are packed. A only with B.
   GemmSource a_source = {}, b_source = {};
   GemmStart start = GemmStart::kZero;
   /// Addends besides `start`, up to the first kZero; only with a `start` and n > 1.

@@ -172,7 +172,7 @@ void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::
         transpose_source(source, {b_, first, plan_.k, columns, steps_}, width, *plan_.target,
                          b_panel, width, lines_);
       } else {
-        source.convert(b_panel, width, source.at(b_, first), plan_.n, steps_, columns);
+        source.block(b_panel, width, {b_, first, plan_.n, steps_, columns});
       }
     }
   }

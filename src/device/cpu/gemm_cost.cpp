@@ -130,7 +130,7 @@ double dots_cost(const GemmSpec& spec, const GemmTarget<T>& target) {
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
-  if (spec.a_source) {
+  if (spec.b_source) {
     if (spec.choice != GemmChoice::kBlocked && suits_split(spec)) return GemmChoice::kSplit;
     return packs_a(spec, target) ? GemmChoice::kBlockedPackedA : GemmChoice::kBlocked;
   }

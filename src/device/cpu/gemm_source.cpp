@@ -21,8 +21,8 @@ void transpose_source(const GemmSource& source, const SourceBlock& block, std::i
     const std::int64_t rows = std::clamp<std::int64_t>(block.rows - i, 0, count);
     for (std::int64_t j = 0; j < block.columns; j += kSourceSteps) {
       const std::int64_t columns = std::min(kSourceSteps, block.columns - j);
-      source.convert(lines, kSourceSteps, source.at(block.matrix, block.first + i * block.row + j),
-                     block.row, rows, columns);
+      source.block(lines, kSourceSteps,
+                   {block.matrix, block.first + i * block.row + j, block.row, rows, columns});
       std::fill(lines + rows * kSourceSteps, lines + count * kSourceSteps, 0.0F);
       target.transpose(lines, kSourceSteps, to + j * to_row + i, to_row, count, columns);
     }

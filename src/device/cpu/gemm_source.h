@@ -14,13 +14,35 @@ namespace onnxgrad::device {
 template <class T>
 struct GemmTarget;  // gemm_tile.h
 
-/// Conversion to float32 of a matrix of 16-bit floats, or of float32 rounded to 16-bit floats.
-struct GemmSource {
-  ConvertRowsFn convert = nullptr;  ///< nullptr: elements have the GEMM's type
-  std::int64_t size = 0;            ///< bytes of an element
-  int parts = 1;                    ///< bfloat16 scalars whose sum a converted element is
+/// Block [rows, columns] of a matrix whose first element is `first`; `row`: row stride in elements.
+struct SourceBlock {
+  const void* matrix = nullptr;
+  std::int64_t first = 0, row = 0;
+  std::int64_t rows = 0, columns = 0;
+};
 
-  explicit operator bool() const { return convert != nullptr; }
+/// Writes a block as float32, with zeros after the last column up to a full vector.
+using ReadBlockFn = void (*)(float* to, std::ptrdiff_t to_row, const SourceBlock& block);
+
+/// Conversion to float32 of a matrix of 16-bit floats, or of float32 rounded to 16-bit floats, or
+/// of one that `read` computes, which may be rounded by `convert` then.
+struct GemmSource {
+  ConvertRowsFn convert = nullptr;
+  std::int64_t size = 0;       ///< bytes of an element; 0: `read` knows
+  int parts = 1;               ///< bfloat16 scalars whose sum a converted element is
+  ReadBlockFn read = nullptr;  ///< nullptr: elements are in memory
+
+  /// False: elements have the GEMM's type.
+  explicit operator bool() const { return convert != nullptr || read != nullptr; }
+  /// Writes a block as float32, as ReadBlockFn.
+  void block(float* to, std::ptrdiff_t to_row, const SourceBlock& block) const {
+    if (read == nullptr) {
+      return convert(to, to_row, at(block.matrix, block.first), block.row, block.rows,
+                     block.columns);
+    }
+    read(to, to_row, block);
+    if (convert != nullptr) convert(to, to_row, to, to_row, block.rows, block.columns);
+  }
   const std::byte* at(const void* matrix, std::int64_t index) const {
     return static_cast<const std::byte*>(matrix) + index * size;
   }
@@ -29,13 +51,6 @@ struct GemmSource {
 /// Returns the conversion of elements of type `half`, float16 or bfloat16, to float32; with
 /// `rounds`, of float32 elements that are rounded to that type.
 GemmSource source_of_f16(Isa isa, DataType half, bool rounds = false);
-
-/// Block [rows, columns] of a matrix whose first element is `first`; `row`: row stride in elements.
-struct SourceBlock {
-  const void* matrix = nullptr;
-  std::int64_t first = 0, row = 0;
-  std::int64_t rows = 0, columns = 0;
-};
 
 inline constexpr std::int64_t kSourceLines = 16;   ///< rows that are transposed at a time
 inline constexpr std::int64_t kSourceSteps = 256;  ///< elements of each: they fit the L1 cache

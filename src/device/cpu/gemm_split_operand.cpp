@@ -23,9 +23,10 @@ bool rounds_to_infinity(float value) {
 }  // namespace
 
 void SplitOperand::convert(const Range& range, std::ptrdiff_t line_row) const {
-  const std::byte* from = source.at(matrix, index(range.first, range.step));
-  source.convert(lines, line_row, from, row, are_steps_adjacent ? range.count : range.steps,
-                 are_steps_adjacent ? range.steps : range.count);
+  source.block(
+      lines, line_row,
+      {matrix, index(range.first, range.step), row, are_steps_adjacent ? range.count : range.steps,
+       are_steps_adjacent ? range.steps : range.count});
 }
 
 SplitOperand::Numbers SplitOperand::numbers(const Range& range) const {

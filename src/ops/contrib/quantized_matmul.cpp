@@ -1,5 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <utility>
+
 #include "base/rounding.h"
 #include "ops/contrib/attention.h"
 #include "ops/contrib/contrib.h"
@@ -28,28 +33,40 @@ BlockWeights read_blocks(const Node& node) {
           .block = node.int_attribute("block_size")};
 }
 
-// Unpacks `rows` rows of `count` integers into one byte per integer; each row starts at a whole
-// byte.
-Tensor unpack(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
-              std::int64_t bits) {
+DataType code_type(std::int64_t bits) {
+  if (bits == 8) return DataType::kUint8;
+  return bits == 4 ? DataType::kUint4 : DataType::kUint2;
+}
+
+void expect_bytes(const Node& node, const Tensor& packed, std::int64_t bytes) {
+  if (packed.size_bytes() == bytes) return;
+  throw ShapeError(
+      {.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(), bytes),
+       .where = {.node = node.name, .op_type = node.op_type},
+       .hint = "Quantize the model again: N, K and block_size do not fit B."});
+}
+
+// Integers [rows, count] of `bits` bits, whose rows begin whole bytes: the bytes themselves where
+// they have the layout of a tensor.
+Tensor as_tensor(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
+                 std::int64_t bits) {
   const std::int64_t per_byte = 8 / bits;
   const std::int64_t row_bytes = base::ceil_div(count, per_byte);
-  if (packed.size_bytes() != rows * row_bytes) {
-    throw ShapeError({.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(),
-                                          rows * row_bytes),
-                      .where = {.node = node.name, .op_type = node.op_type},
-                      .hint = "Quantize the model again: N, K and block_size do not fit B."});
+  expect_bytes(node, packed, rows * row_bytes);
+  const auto owner = std::make_shared<Tensor>(packed);
+  if (count % per_byte == 0) {
+    return Tensor::view(code_type(bits), Dims{rows, count}, owner->mutable_raw(), owner);
   }
-  Tensor whole = Tensor::empty(DataType::kUint8, Dims{rows, count});
-  const auto out = whole.mutable_data<std::uint8_t>();
-  const int mask = (1 << bits) - 1;
+  Tensor whole = Tensor::zeros(code_type(bits), Dims{rows, count});
+  const unsigned mask = (1U << bits) - 1;
+  std::byte* to = whole.mutable_raw();
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::byte* from = packed.raw() + r * row_bytes;
     for (std::int64_t i = 0; i < count; ++i) {
-      const int shift = static_cast<int>(i % per_byte * bits);
-      const int byte = std::to_integer<int>(from[i / per_byte]);
-      out[static_cast<std::size_t>(r * count + i)] =
-          static_cast<std::uint8_t>((byte >> shift) & mask);
+      const auto byte = std::to_integer<unsigned>(from[i / per_byte]);
+      const unsigned code = (byte >> (i % per_byte * bits)) & mask;
+      const std::int64_t at = r * count + i;
+      to[at / per_byte] |= static_cast<std::byte>(code << (at % per_byte * bits));
     }
   }
   return whole;
@@ -62,20 +79,29 @@ const Tensor& constant_operand(const Node& node, std::size_t input, std::string_
               "Give the quantized weights as initializers.");
 }
 
-// Returns the zero points [N, blocks] as uint8, or in the dtype of the scales if they have it.
+// Returns the zero points [N, blocks] in the type of the integers, or in that of the scales if they
+// have it.
 Value* zero_points(const Node& node, GraphBuilder& g, const BlockWeights& w) {
   Value* given = node.input(3);
   if (given == nullptr) {
-    const auto middle = static_cast<std::uint8_t>(1 << (w.bits - 1));
-    const std::vector<std::uint8_t> all(static_cast<std::size_t>(w.n * w.blocks()), middle);
-    return g.constant(Tensor::from(all, {w.n, w.blocks()}));
+    Tensor middle = Tensor::empty(code_type(w.bits), Dims{w.n, w.blocks()});
+    constexpr std::int64_t kEach = 0x55;  // bit 0 of each 2 bits
+    const auto byte = w.bits == 8 ? 0x80 : w.bits == 4 ? 0x88 : 2 * kEach;
+    std::fill_n(middle.mutable_raw(), middle.size_bytes(), static_cast<std::byte>(byte));
+    return g.constant(std::move(middle));
   }
   if (given->dtype() != DataType::kUint8) return g.reshape(given, {w.n, w.blocks()});
   const Tensor& packed = constant_operand(node, 3, "zero_points");
-  return g.constant(unpack(node, packed, w.n, w.blocks(), w.bits));
+  return g.constant(as_tensor(node, packed, w.n, w.blocks(), w.bits));
 }
 
-// y = A W' + bias with W[n, k] = (B[n, k] - zero[n, block of k]) scale[n, block of k]
+// The integers as floating-point numbers of the type of `scales`.
+Value* numbers(GraphBuilder& g, Value* integers, const Value* scales) {
+  return g.op("DequantizeLinear", {integers, g.constant(Tensor::scalar_of(scales->dtype(), 1))});
+}
+
+// y = A W' + bias with W[n, k] = (B[n, k] - zero[n, block of k]) scale[n, block of k]. The integers
+// stay packed: opdef/quantized_weight.h recognises these nodes.
 Lowered lower_matmul_n_bits(const Node& node, GraphBuilder& g) {
   check_inputs(node, 3, {"A", "B", "scales", "zero_points", "g_idx", "bias"});
   refuse_attribute(node, "weight_prepacked");
@@ -84,26 +110,32 @@ Lowered lower_matmul_n_bits(const Node& node, GraphBuilder& g) {
     refuse_form(node, fmt::format("bits = {}", w.bits), "Quantize the model to 2, 4 or 8 bits.");
   }
   const Tensor& packed = constant_operand(node, 1, "B");
-  const Tensor numbers = unpack(node, packed, w.n * w.blocks(), w.block, w.bits);
-  Value* b = g.constant(numbers.reshaped(Dims{w.n, w.blocks() * w.block}), "B");
+  const std::int64_t stored = w.blocks() * w.block;
+  const std::int64_t per_byte = 8 / w.bits;
+  expect_bytes(node, packed, w.n * w.blocks() * base::ceil_div(w.block, per_byte));
+  Tensor integers = as_tensor(node, packed, w.n * w.blocks(), w.block, w.bits);
+  Value* b = g.constant(integers.reshaped(Dims{w.n, stored}), node.input(1)->name);
   Value* scales = g.reshape(node.input(2), {w.n, w.blocks()});
   Value* zeros = zero_points(node, g, w);
+  const bool has_integers = !is_floating(zeros->dtype());
   Value* weight = nullptr;
-  if (node.input(4) != nullptr) {  // g_idx: the block of each k
-    Value* index = g.cast(node.input(4), DataType::kInt64);
-    Value* kept = g.cast_like(g.slice(b, {0}, {w.k}, {1}), scales);
-    Value* zero = g.gather(g.cast_like(zeros, scales), index, 1);
-    weight = g.mul(g.sub(kept, zero), g.gather(scales, index, 1));
-  } else if (zeros->dtype() == DataType::kUint8) {
+  if (node.input(4) == nullptr && has_integers) {
     weight = g.op("DequantizeLinear", {b, scales, zeros},
                   {{"axis", std::int64_t{1}}, {"block_size", w.block}});
-  } else {
-    Value* cubes = g.cast_like(g.reshape(b, {w.n, w.blocks(), w.block}), scales);
-    Value* shifted = g.sub(cubes, g.unsqueeze(zeros, {2}));
-    weight = g.reshape(g.mul(shifted, g.unsqueeze(scales, {2})), {w.n, w.blocks() * w.block});
-  }
-  if (node.input(4) == nullptr && w.blocks() * w.block != w.k) {
-    weight = g.slice(weight, {0}, {w.k}, {1});
+    if (stored != w.k) weight = g.slice(weight, {0}, {w.k}, {1});
+  } else {  // g_idx: the block of each k
+    Value* index = nullptr;
+    if (node.input(4) != nullptr) {
+      index = g.cast(node.input(4), DataType::kInt64);
+    } else {
+      std::vector<std::int64_t> of_columns;
+      for (std::int64_t k = 0; k < w.k; ++k) of_columns.push_back(k / w.block);
+      index = g.ints(of_columns);
+    }
+    Value* kept = numbers(g, b, scales);
+    if (stored != w.k) kept = g.slice(kept, {0}, {w.k}, {1});
+    Value* zero = has_integers ? numbers(g, zeros, scales) : zeros;
+    weight = g.mul(g.sub(kept, g.gather(zero, index, 1)), g.gather(scales, index, 1));
   }
   Value* y = g.matmul(node.input(0), g.transpose(weight, {1, 0}));
   return {{add_if(g, y, node.input(5))}};

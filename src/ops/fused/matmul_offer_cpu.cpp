@@ -28,6 +28,7 @@ constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 struct MatmulData {
   device::PreparedGemm gemm;
   std::shared_ptr<const Tensor> packed_b;  ///< replaces argument `b`; nullptr: not packed
+  std::shared_ptr<const QuantizedOperand> quantized;  ///< its codes are argument `b`
   int a = 0, b = 0, start = -1, factor = -1, scales = -1, c = 0, column_sums = -1, scratch = 0;
   std::vector<int> more;
   device::ScratchArray<std::byte> product = {};  ///< in scratch, else it is in the result
@@ -43,6 +44,12 @@ void run_gemm(const MatmulData& data, KernelArgs args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
+  device::QuantizedMatrix matrix;
+  if (data.quantized != nullptr) {
+    matrix = data.quantized->matrix;
+    matrix.codes = args[data.b];
+    operands.b = &matrix;
+  }
   if (data.product) operands.c = data.product.in(args[data.scratch]);
   if (data.start >= 0) operands.start = args[data.start];
   for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
@@ -132,7 +139,7 @@ GemmStart addend_of(const TensorDesc& desc, const device::GemmSpec& gemm) {
 }
 
 bool has_constant_b(const KernelRequest& request, const MatmulSpec& spec) {
-  return request.packed != nullptr &&
+  return request.packed != nullptr && spec.quantized == nullptr &&
          request.constants[static_cast<std::size_t>(spec.b)] != nullptr;
 }
 
@@ -153,6 +160,7 @@ bool can_end(const KernelRequest& request, const MatmulSpec& spec,
 bool absorb_epilogue(const KernelRequest& request, MatmulSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
+  if (request.outputs[0].dtype != spec.gemm.dtype && !is_f16(spec.gemm.dtype)) return false;
   const std::size_t count = simple->addends.size();
   // f16/bf16 GEMMs and single columns support one addend at most.
   if (count > 1 && (is_f16(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
@@ -298,6 +306,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
   data->gemm = prepare_matmul(request, spec);
   data->a = spec.a;
   data->b = spec.b;
+  data->quantized = spec.quantized;
   data->start = spec.start;
   data->more = spec.more;
   data->factor = spec.factor;

@@ -2,14 +2,23 @@
 #define ONNXGRAD_OPS_FUSED_MATMUL_OFFER_CPU_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "device/cpu/gemm.h"
+#include "device/cpu/quantized_matrix.h"
 #include "opdef/expr.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
+
+/// A packed B: the matrix without its codes, and the constants that it points to.
+struct QuantizedOperand {
+  device::QuantizedMatrix matrix = {};
+  Tensor scales = {}, zeros = {}, groups = {};
+  std::vector<float> table = {};
+};
 
 /// Kernel of one GEMM with an optional epilogue. Integers are indices of the node's inputs; the
 /// result is output 0, whose last axis has `gemm.n` elements.
@@ -26,6 +35,8 @@ struct MatmulSpec {
   /// to the result.
   std::optional<opdef::ExprProgram> epilogue = {};
   std::vector<int> epilogue_inputs = {};
+  /// Input `b` has the codes of this matrix; gemm.b_source reads it.
+  std::shared_ptr<const QuantizedOperand> quantized = {};
 };
 
 /// Offers a GEMM kernel. If A is float16 or bfloat16, B has A's type, or is float32 and is rounded

@@ -322,6 +322,7 @@ class Inserter {
     place_ = nullptr;
     // As the node reads it: a Gemm may transpose [out, in] itself.
     const Node& node = *layer.nodes.front();
+    if (layer.packed != nullptr) return write_packed_norm(layer, record, a, b);
     if (node.graph != &root_) {
       throw ModelError({.what = fmt::format("'{}' is in a subgraph; 'dora' adapts layers of the "
                                             "main graph",
@@ -359,6 +360,59 @@ class Inserter {
     Value* const factor = step("Div", {magnitude, divisor}, layer);
     if (!is_convolution) return factor;
     return step("Reshape", {factor, shape(of_channels(layer, layer.outputs))}, layer);
+  }
+
+  // With W packed: |W + s A B|^2 = |W|^2 + 2 s sum_r (A' W) B + s^2 sum_r (A' A B) B, by columns.
+  // The node itself computes A' W, and |W|^2 is a constant.
+  Value* write_packed_norm(const AdaptableLayer& layer, RecordedLayer& record, Value* a, Value* b) {
+    const Node& node = *layer.nodes.front();
+    if (node.graph != &root_ || (is_matmul_n_bits(node) && node.input(5) != nullptr)) {
+      throw ModelError({.what = fmt::format("'{}' is in a subgraph, or MatMulNBits with a bias; "
+                                            "'dora' adapts neither",
+                                            layer.module),
+                        .where = {.value = layer.module},
+                        .hint = "Use LoRA, or exclude it."});
+    }
+    place_ = node.inputs[1]->producer;
+    Value* const turned =
+        step("Transpose", {a}, layer, {{"perm", std::vector<std::int64_t>{1, 0}}});
+    std::vector<Value*> inputs = node.inputs;
+    inputs[0] = turned;
+    if (is_op(node, {"Gemm"})) inputs.resize(2);
+    Value* const product = step(node.op_type, std::move(inputs), layer, node.attributes);
+    const_cast<Node*>(product->producer)->domain = node.domain;
+    Value* const cross = sum_rows(layer, step("Mul", {product, b}, layer));
+    Value* const low = step("MatMul", {step("MatMul", {turned, a}, layer), b}, layer);
+    Value* const square = sum_rows(layer, step("Mul", {low, b}, layer));
+    const double scale = form_of(layer).scale;
+    const auto times = [&](Value* value, double factor, std::string_view hint) {
+      return step("Mul", {value, constant(Tensor::scalar_of(layer.dtype, factor), hint)}, layer);
+    };
+    const std::vector<double> squares = layer.packed->squares();
+    Value* const own = root_.add_initializer(
+        layer.module + ".squares", Tensor::from(squares, {layer.outputs}).cast(layer.dtype));
+    Value* const change = step(
+        "Add",
+        {times(cross, 2 * scale, "double_scale"), times(square, scale * scale, "square_scale")},
+        layer);
+    Value* const norm = step("Sqrt", {step("Add", {own, change}, layer)}, layer);
+    record.norm = norm->name;
+    Tensor norms = Tensor::from(squares, {layer.outputs});
+    for (double& number : norms.mutable_data<double>()) number = std::sqrt(number);
+    Value* const magnitude = tensor(layer, "lora_magnitude_vector", norms.cast(layer.dtype));
+    record.magnitude = magnitude->name;
+    return step("Div", {magnitude, norm}, layer);
+  }
+
+  Value* sum_rows(const AdaptableLayer& layer, Value* value) {
+    constexpr std::int64_t kAxesAreInput = 13;
+    const ir::Attribute keepdims{.name = "keepdims", .value = std::int64_t{0}};
+    const std::vector<std::int64_t> axes{0};
+    if (file_.opset() < kAxesAreInput) {
+      return step("ReduceSum", {value}, layer, {{"axes", axes}, keepdims});
+    }
+    return step("ReduceSum", {value, constant(Tensor::from(axes, Dims{1}), "axes")}, layer,
+                {keepdims});
   }
 
   Tensor column_norms(const AdaptableLayer& layer) const {

@@ -17,12 +17,21 @@ using ir::is_op;
 using ir::Node;
 using ir::Value;
 
+// The name of a matrix before it was quantized, by onnxruntime or quantize_weights().
+std::string name_of_float(std::string name) {
+  for (const std::string_view end : {"_Q2", "_Q4", "_Q8", "_NF4", "_DQ", "_quantized"}) {
+    if (name.size() > end.size() && name.ends_with(end)) name.resize(name.size() - end.size());
+  }
+  return name;
+}
+
 // A matrix that a layer reads: a weight, through nodes that convert or transpose it.
 struct Operand {
   const Value* weight = nullptr;
   bool is_transposed = false;
   bool is_computed = false;
   DataType dtype = DataType::kUndefined;
+  std::shared_ptr<const PackedMatrix> packed = {};
 };
 
 std::optional<Operand> operand_of(const Value* value) {
@@ -87,7 +96,27 @@ class LayerFinder {
   std::vector<AdaptableLayer> take() { return std::move(layers_); }
 
  private:
+  // A linear layer whose matrix stays packed.
+  bool read_packed(Node& node) {
+    const bool is_gemm = is_op(node, {"Gemm"});
+    const bool is_known = is_gemm ? is_trivial_gemm(node) && !operand_of(node.input(0)) : true;
+    const std::shared_ptr<const PackedMatrix> packed = is_known ? find_packed(node) : nullptr;
+    if (packed == nullptr) return false;
+    add(node,
+        {.weight = packed->codes,
+         .is_transposed = packed->is_transposed,
+         .is_computed = true,
+         .dtype = packed->dtype,
+         .packed = packed},
+        {.kind = LayerKind::kLinear,
+         .inputs = packed->inputs(),
+         .outputs = packed->outputs(),
+         .is_transposed = packed->is_transposed});
+    return true;
+  }
+
   void read_node(Node& node) {
+    if (read_packed(node)) return;
     const bool is_gemm = is_op(node, {"Gemm"});
     if (is_gemm || is_op(node, {"MatMul"})) {
       const auto operand = operand_of(node.input(1));
@@ -119,6 +148,7 @@ class LayerFinder {
   void add(Node& node, const Operand& operand, AdaptableLayer layer) {
     layer.weight = operand.weight;
     layer.is_computed = operand.is_computed;
+    layer.packed = operand.packed;
     layer.dtype = operand.dtype;
     const auto key = std::tuple(operand.weight, layer.kind, layer.is_transposed);
     if (const auto known = places_.find(key); known != places_.end()) {
@@ -134,7 +164,8 @@ class LayerFinder {
       names = names_for_patterns(*value);
     }
     const std::string& program_name = names.aliases.empty() ? names.name : names.aliases.front();
-    layer.module = module_name(program_name);
+    layer.module =
+        module_name(operand.packed == nullptr ? program_name : name_of_float(program_name));
     layer.names = std::move(names.aliases);
     layer.names.push_back(names.name);
     layer.names.push_back(layer.module);

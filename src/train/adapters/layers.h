@@ -2,10 +2,12 @@
 #define ONNXGRAD_TRAIN_ADAPTERS_LAYERS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "ir/graph.h"
+#include "train/adapters/packed_matrix.h"
 
 // Search for the layers of a file's graph that an adapter can be added to, and for what they are
 // in an attention or an MLP: by what is computed with their results, not by names.
@@ -23,6 +25,8 @@ struct AdaptableLayer {
   std::int64_t outputs = 0;
   bool is_transposed = false;  ///< the matrix is stored as [outputs, inputs]
   bool is_computed = false;    ///< converted or dequantized: the layer reads other numbers
+  /// Matrix of a linear layer with integers of 2, 4 or 8 bits, whose codes are `weight`; else nullptr.
+  std::shared_ptr<const PackedMatrix> packed = {};
   DataType dtype = DataType::kUndefined;  ///< of x and of the results
   std::string module = {};
   std::vector<std::string> names = {};  ///< of weight, module and nodes, for patterns

@@ -41,8 +41,9 @@ class MergedWeight {
           {.what =
                fmt::format("the adapter of '{}' cannot be merged: the weight is quantized", name_),
            .where = {.value = name_},
-           .hint = "Save the model with its adapters, or merge into the model before it was "
-                   "quantized."});
+           .hint = "Dequantize it: merge(dequantize=True), --dequantize; in C++ "
+                   "merge_adapters(dequantize_weights(model)). Or save the model with its "
+                   "adapters."});
     }
     numbers_ = stored.to_doubles();
   }

@@ -15,6 +15,7 @@
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
+#include "train/adapters/packed_matrix.h"
 #include "train/tools/patterns.h"
 #include "train/transfer/score_layers.h"
 #include "train/transfer/width_change.h"
@@ -257,6 +258,14 @@ class LayerWriter {
         made_.push_back(made);
       }
       change_.drop(std::exchange(node->inputs[1], made));
+      if (!is_matmul_n_bits(*node)) continue;
+      for (std::size_t i = 2; i < node->inputs.size(); ++i) {
+        if (node->inputs[i] != nullptr) change_.drop(node->inputs[i]);
+      }
+      node->op_type = "MatMul";  // the new weight is float
+      node->domain.clear();
+      node->attributes.clear();
+      node->inputs.resize(2);
     }
   }
 

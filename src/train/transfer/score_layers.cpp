@@ -103,7 +103,10 @@ std::vector<ScoreLayer> find_score_layers(ir::Model& file, const ir::Model& work
   for (const AdaptableLayer& layer : find_layers(file, working)) {
     const bool is_in_main = std::ranges::all_of(
         layer.nodes, [&](const Node* node) { return node->graph == file.graph.get(); });
-    if (layer.kind == LayerKind::kEmbedding || !is_in_main) continue;
+    const bool has_bias_inside = std::ranges::any_of(layer.nodes, [](const Node* node) {
+      return is_matmul_n_bits(*node) && node->input(5) != nullptr;
+    });
+    if (layer.kind == LayerKind::kEmbedding || !is_in_main || has_bias_inside) continue;
     layers.push_back(from_adaptable(layer));
   }
   std::unordered_map<const Node*, std::size_t> order;

@@ -152,7 +152,8 @@ std::string WidthChange::start(const ScoreLayer& layer) {
     const bool is_linear =
         layer.kind == ScoreLayer::Kind::kLinear || layer.kind == ScoreLayer::Kind::kStacked;
     Carried state{.has_classes = true, .axis = is_linear ? *rank - 1 : 1, .rank = *rank};
-    if (node->input(2) != nullptr) state.scores = node->output(0);  // it has its bias
+    if (node->domain.empty() && node->input(2) != nullptr)
+      state.scores = node->output(0);  // it has its bias
     carry(output, state);
   }
   return "";

@@ -5,6 +5,7 @@
 
 #include "ir/graph.h"
 #include "ir/pattern.h"
+#include "opdef/quantized_weight.h"
 #include "train/tools/engine.h"
 
 namespace onnxgrad::train {
@@ -279,7 +280,9 @@ const Node* RoleFinder::layer_before(const Value* value) const {
       const opdef::OpDef* def = registry_.find(*node);
       if (def == nullptr) return nullptr;
       const bool has_weight = std::ranges::any_of(def->weight_inputs, [&](int input) {
-        return is_constant(node->input(static_cast<std::size_t>(input)));
+        const Value* weight = node->input(static_cast<std::size_t>(input));
+        return is_constant(weight) ||
+               (weight != nullptr && opdef::find_quantized_weight(weight).has_value());
       });
       return has_weight ? node : nullptr;
     }

@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_DEVICE_CPU_QUANTIZED_MATRIX_H_
+#define ONNXGRAD_DEVICE_CPU_QUANTIZED_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "device/cpu/gemm_source.h"
+#include "device/isa.h"
+#include "onnxgrad/dtype.h"
+
+// Matrices of integers of 2, 4 or 8 bits, or of numbers of entries of a table, with scales:
+// operands of a GEMM that are computed where B panels are packed, so that no float copy of the
+// matrix exists.
+
+namespace onnxgrad::device {
+
+/// How far one scale reaches if it is that of all rows, or columns.
+inline constexpr std::int64_t kAllOfThem = std::numeric_limits<std::int64_t>::max();
+
+/// A matrix W[r, c] = (code - zero) * scale, or table[code] * scale. Scale and zero of an element
+/// have the index (r / row_block) * scale_row + (groups != nullptr ? groups[c] : c / column_block).
+struct QuantizedMatrix {
+  const std::byte* codes = nullptr;  ///< row-major; below a byte, the first is in the lowest bits
+  DataType type = DataType::kUint4;  ///< uint8, int8, uint4, int4, uint2 or int2
+  std::int64_t columns = 0;
+  std::int64_t row_length = 0;  ///< row stride of codes, at least `columns`
+  const float* scales = nullptr;
+  const std::byte* zeros = nullptr;        ///< nullptr: `zero` for all
+  DataType zeros_type = DataType::kUint4;  ///< a type of codes, or float32
+  float zero = 0;
+  const float* table = nullptr;  ///< 16 entries, for uint4
+  const std::int32_t* groups = nullptr;
+  std::int64_t row_block = 1;
+  std::int64_t column_block = kAllOfThem;
+  std::int64_t scale_row = 1;
+};
+
+/// True for the types of codes.
+bool is_code_type(DataType type);
+
+/// Source of a GEMM whose GemmOperands::b is a QuantizedMatrix. `rounds`: elements are rounded to
+/// that 16-bit type, kUndefined: not.
+GemmSource source_of_quantized(Isa isa, DataType rounds = DataType::kUndefined);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_QUANTIZED_MATRIX_H_
