@@ -157,6 +157,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "untie",
     "lora",
     "adapter",
+    "quantize",
     "stop_gradient",
     "training_mode",
     "open_batch",

@@ -18,6 +18,7 @@ WIDTH = 100
 _TABLE = ROOT / "python" / "onnxgrad" / "session_options" / "table.py"
 # Names in annotations -> the modules that they are imported from.
 _TYPES = {
+    "CalibrationLike": "onnxgrad.quantization.functions",
     "CallbackLike": "onnxgrad.callbacks",
     "DataParallelLike": "onnxgrad.distributed.data_parallel",
     "LossLike": "onnxgrad.losses",
@@ -30,6 +31,7 @@ _TYPES = {
     "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",
     "PrecisionLike": "onnxgrad.precision",
+    "QuantizeLike": "onnxgrad.quantization",
     "ScheduleLike": "onnxgrad.schedules",
 }
 

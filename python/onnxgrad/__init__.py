@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.history import History
     from onnxgrad.precision import Precision
+    from onnxgrad.quantization import quantize
     from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
     from onnxgrad.trainer import Trainer
@@ -107,6 +108,8 @@ __all__ = [
     "metrics",
     "open_batch",
     "optimizers",
+    "quantization",
+    "quantize",
     "register_gradient",
     "register_operator",
     "replace_head",
@@ -144,6 +147,7 @@ _NAMES = {
     "graphs.weight_changes": "weight_change",
     "history": "History",
     "precision": "Precision",
+    "quantization": "quantize",
     "sessions": "Evaluation InferenceSession NodeArg TrainingSession WeightInfo",
     "sessions.forward_backward": "ForwardBackward Gradients",
     "trainer": "Trainer",
@@ -161,8 +165,17 @@ _SUBPACKAGES = {
         "graphs",
         "history",
     ),
-    *("losses", "metrics", "optimizers", "plotting", "precision", "profiles", "ray", "schedules"),
-    *("session_options", "sessions", "sklearn", "trainer"),
+    *(
+        "losses",
+        "metrics",
+        "optimizers",
+        "plotting",
+        "precision",
+        "profiles",
+        "quantization",
+        "ray",
+    ),
+    *("schedules", "session_options", "sessions", "sklearn", "trainer"),
 }
 
 

@@ -19,6 +19,16 @@ void expect_one_graph(const Optimizer& optimizer) {
                     .hint = "Write the training with another optimizer."});
 }
 
+// The steps change floating-point numbers, and the file has integers.
+void expect_float_weights(const Model& model) {
+  const auto& weights = model.impl().float_form().weights;
+  if (weights.empty()) return;
+  throw ModelError({.what = "the training of quantized weights cannot be written as training_info",
+                    .where = {.value = weights.front().name},
+                    .hint = "Train the model in a session, or write its training before it is "
+                            "quantized."});
+}
+
 }  // namespace
 
 bool has_training_info(const Model& model) { return onnx_io::has_training_info(model.impl().file); }
@@ -32,6 +42,7 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
                       .hint = "Use a schedule that depends on the number of updates."});
   }
   const Model source = api::untied(model, step.untie);
+  expect_float_weights(source);
   const ir::Model& working = *source.impl().training_copy();
   const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_engine().ops,
                                          step.stop_gradient);
@@ -52,6 +63,7 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
   const api::CallGuard guard(impl_->busy, api::CallGuard::Kind::kFromCallback);
   expect_one_graph(optimizer());
   const train::Session& session = impl_->session;
+  expect_float_weights(impl_->model);
   if (session.reads_texts()) {
     throw UnsupportedOperatorError(
         {.what = "the training of a model that reads texts cannot be written from a session",

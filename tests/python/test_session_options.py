@@ -35,6 +35,8 @@ NOT_DEFAULT = {
     "new_head": 2,
     "lora": 2,
     "adapter": "lora",
+    "quantize": "int8",
+    "calibration": np.ones((2, 2), np.float32),
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -135,7 +137,7 @@ class TestCommandLine:
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
         given |= {"frozen": None, "precision": "float32"}
-        given |= dict.fromkeys(("new_head", "lora", "adapter"))
+        given |= dict.fromkeys(("new_head", "lora", "adapter", "quantize", "calibration"))
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)
@@ -143,6 +145,8 @@ class TestCommandLine:
         shown |= {"training_mode": "off", "open_batch": "off"}
         wanted = {name: value for name, value in (given | shown).items() if value is not None}
         assert {name: recorded[name] for name in wanted} == wanted
+        trainer = og.Trainer(linear_model, "squared_error", quantize={"scales": "tensor"})
+        assert run_options(trainer, fit)["quantize"] == "int8:scales=tensor"
         trainer = og.Trainer(linear_model, "squared_error", adapter={"dora": {"rank": 3}})
         assert run_options(trainer, fit)["adapter"] == "dora:rank=3"
         lora = {"rank": 3, "alpha": 6, "targets": "linear", "dropout": 0.5}

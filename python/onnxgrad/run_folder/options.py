@@ -13,6 +13,7 @@ from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.losses import penalties
+from onnxgrad.quantization.described import quantization_text
 from onnxgrad.session_options.table import SESSION_OPTIONS
 
 __all__ = ["run_options"]
@@ -47,6 +48,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options["float32_nodes"] = list(described.float32_nodes) or None
     if isinstance(options["new_head"], Mapping):  # the command line has a number of classes alone
         options["new_head"] = None
+    options["quantize"] = quantization_text(arguments["quantize"])
     options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup
     from onnxgrad.precision import PrecisionLike
+    from onnxgrad.quantization import QuantizeLike
+    from onnxgrad.quantization.functions import CalibrationLike
     from onnxgrad.schedules import ScheduleLike
 
 __all__ = [
@@ -98,6 +100,11 @@ class PassOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -127,6 +134,8 @@ class PassOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
@@ -167,6 +176,13 @@ class SessionOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. The trained model is a file with integers. A `Trainer` without
+        `calibration` quantizes at its first `fit`. Beside an adapter the integers are frozen. Files
+        that are quantized already need no option.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -233,6 +249,8 @@ class SessionOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -278,6 +296,11 @@ class StepOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -324,6 +347,8 @@ class StepOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -361,6 +386,11 @@ class TrainerOptions(TypedDict, total=False):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -401,6 +431,8 @@ class TrainerOptions(TypedDict, total=False):
     new_head: HeadLike | None
     lora: LoRALike | None
     adapter: AdapterLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

@@ -1,4 +1,4 @@
-"""Changes of a model that its training begins with: a new head, an adapter."""
+"""Changes of a model that its training begins with: a new head, integers, an adapter."""
 
 from __future__ import annotations
 
@@ -7,17 +7,47 @@ from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
+from onnxgrad.errors import OptionError
 
-__all__ = ["changed_model"]
+__all__ = ["awaits_rows", "changed_model"]
+
+
+def awaits_rows(given: Mapping[str, Any]) -> bool:
+    """Return whether `quantize` needs a calibration that is not given."""
+    if given["quantize"] is None or given["calibration"] is not None:
+        return False
+    return _quantization(given).needs_rows
+
+
+def _quantization(given: Mapping[str, Any]) -> Any:
+    """Return the description; beside an adapter, weights alone unless activations are asked for."""
+    from onnxgrad.quantization import as_quantization
+
+    described = as_quantization(given["quantize"])
+    is_adapted = given["lora"] is not None or given["adapter"] is not None
+    if described.activations is None and is_adapted:
+        return described.replace(activations=False)
+    return described
 
 
 def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -> _core.Model:
-    """Return the model with what `new_head`, `lora` and `adapter` ask for.
+    """Return the model with what `new_head`, `quantize`, `lora` and `adapter` ask for, in order.
 
-    A new head is trained beside an adapter.
+    A new head is trained beside an adapter; the integers of a quantized model are then frozen.
     """
     if given["new_head"] is not None:
         model = with_head(model, given["new_head"], seed)
+    if given["quantize"] is not None:
+        if awaits_rows(given):
+            raise OptionError(
+                what="quantize= needs rows to calibrate the ranges of activations",
+                value="quantize",
+                hint="Give calibration= some rows of the training data, or quantize the weights "
+                "alone: quantize={'weights': 'int8', 'activations': False}.",
+            )
+        from onnxgrad.quantization.functions import quantized
+
+        model = quantized(model, _quantization(given), given["calibration"])
     if given["lora"] is None and given["adapter"] is None:
         return model
     from onnxgrad.adapters.described import adapted

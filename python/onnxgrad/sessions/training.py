@@ -31,7 +31,7 @@ from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_o
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.session_options import SessionOptions
-from onnxgrad.session_options.model_changes import changed_model
+from onnxgrad.session_options.model_changes import awaits_rows, changed_model
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
@@ -98,7 +98,11 @@ class TrainingSession(NotPickled):
         if threads is None and self._data_parallel is not None:
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
-        self._model = changed_model(to_core_model(model), given, given["seed"])
+        core_model = to_core_model(model)
+        is_adapted = given["lora"] is not None or given["adapter"] is not None
+        self._awaits_rows = self._may_wait and not is_adapted and awaits_rows(given)
+        without = {**given, "quantize": None} if self._awaits_rows else given
+        self._model = changed_model(core_model, without, given["seed"])
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
             _refuse_with_file(changed(SessionOptions, given))
@@ -117,32 +121,66 @@ class TrainingSession(NotPickled):
         given |= {"groups": groups, "stop_gradient": stops}
         self._arguments: dict[str, Any] = {"loss": loss, "optimizer": optimizer, **given}
         del self._arguments["dist"]
-        self._core = _core.TrainingSession(
-            self._model,
-            to_core_loss(loss, given["target"], self._sample_weight, penalty=given["penalty"]),
+        self._threads = threads
+        self._core = self._compiled(self._model)
+        self._first_trained = {weight.name for weight in self.trained_weights}
+        if not self._is_of_file:
+            self._warn_about_patterns([])
+
+    _may_wait = False  # whether the rows to calibrate with may be given later
+
+    @classmethod
+    def _waiting(cls, model: ModelLike, **arguments: Any) -> TrainingSession:
+        """Return a session for a `Trainer`, which calibrates it by `_quantize`."""
+        session = cls.__new__(cls)
+        session._may_wait = True
+        session.__init__(model, **arguments)  # type: ignore[misc]
+        return session
+
+    def _quantize(self, calibration: Any) -> None:
+        """Quantize the model by these rows, with its current weights."""
+        frozen = self._first_trained - {weight.name for weight in self.trained_weights}
+        given = {**self._arguments, "new_head": None, "calibration": calibration}
+        rate = self._core.learning_rate
+        self._model = changed_model(self._core.trained_model(), given, given["seed"])
+        self._core = self._compiled(self._model)
+        self._awaits_rows = False
+        if self._weighs_positions:
+            self._core.use_sample_weights(self._sample_weight, True)
+        if left := sorted(frozen & {weight.name for weight in self.trained_weights}):
+            self.freeze(left)
+        if self._core.learning_rate != rate:
+            self._core.learning_rate = rate
+
+    def _compiled(self, model: _core.Model) -> _core.TrainingSession:
+        """Return the session of the extension for a model with these arguments."""
+        given = self._arguments
+        return _core.TrainingSession(
+            model,
+            to_core_loss(
+                given["loss"], given["target"], self._sample_weight, penalty=given["penalty"]
+            ),
             None if self._optimizer is None else self._optimizer._native(),
-            trainable,
-            frozen,
+            given["trainable"],
+            given["frozen"],
             bool(given["untie"]),
             self._outputs,
             update_options(
                 0.0 if self._optimizer is None else self._optimizer.lr,
-                groups,
+                given["groups"],
                 given["clip_value"],
                 given["clip_norm"],
                 given["accumulate"],
             ),
-            stops,
+            given["stop_gradient"],
             training_mode_of(given["training_mode"]),
             batch_opening_of(given["open_batch"]),
             as_precision(given["precision"])._native(),
             bool(given["skip_non_finite"]),
             bool(given["evaluation_only"]),
-            engine_options(given["device"], threads, given["seed"], given["memory_limit"]),
+            engine_options(given["device"], self._threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
-        if not self._is_of_file:
-            self._warn_about_patterns([])
 
     def _warn_about_patterns(self, patterns: list[str]) -> None:
         for text in self._core.pattern_warnings(patterns):

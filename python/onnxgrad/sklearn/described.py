@@ -13,6 +13,7 @@ from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
 from onnxgrad.precision import PrecisionLike
+from onnxgrad.quantization import QuantizeLike
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.parameters import ModelOrFactory, Parameters
 
@@ -29,6 +30,7 @@ SESSION_PARAMETERS = (
     "untie",
     "lora",
     "adapter",
+    "quantize",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -104,6 +106,9 @@ class EstimatorParameters(Parameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -156,6 +161,7 @@ class EstimatorParameters(Parameters):
     untie: bool
     lora: LoRALike | None
     adapter: AdapterLike | None
+    quantize: QuantizeLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -196,6 +202,7 @@ class EstimatorParameters(Parameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        quantize: QuantizeLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -281,6 +288,9 @@ class ClassifierParameters(EstimatorParameters):
     adapter : str, Adapter or dict, default=None
         Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
         description; see `onnxgrad.adapters`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -340,6 +350,7 @@ class ClassifierParameters(EstimatorParameters):
         untie: bool = True,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
+        quantize: QuantizeLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

@@ -186,6 +186,8 @@ class TrainedModel:
                 "new_head": None,  # the model has these
                 "lora": None,
                 "adapter": None,
+                "quantize": session._arguments["quantize"] if session._awaits_rows else None,
+                "calibration": None,
             },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
@@ -196,7 +198,7 @@ class TrainedModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         import tempfile
 
-        session = self.session = TrainingSession(state["model"], **state["arguments"])
+        session = self.session = TrainingSession._waiting(state["model"], **state["arguments"])
         session._kind = state.get("kind", session._kind)
         self._core = native.Trainer(session._core)
         if state["weighs_positions"]:
