@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -130,6 +130,9 @@ bench: build ## the benchmarks beside other systems at 1 and 2 threads (PEERS=..
 
 lengths: build ## ten thousand lengths in one fit: time per token, plans, peak memory; fails if a goal is missed
 	@python benchmarks/sequence_lengths.py --check
+
+quantization-table: build ## accuracy of quantized networks, written to docs/fine-tuning.md (needs Debian's dataset-fashion-mnist and fortunes)
+	@python benchmarks/quantization.py --write
 
 bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter=REGEX chooses
 	@cmake --preset bench >/dev/null

@@ -42,6 +42,7 @@ TRAIN: dict[str, set[str]] = {
     "weights": {"tools"},
     "adapters": {"checkpoints", "weights"},
     "transfer": {"adapters"},
+    "quantization": {"graphs"},
     "precision": {"tools"},
     "graphs": {"heads", "optimizers", "precision", "weights"},
     "open_batch": {"graphs"},
@@ -77,7 +78,8 @@ SUBPACKAGES: dict[str, set[str]] = {
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
     "adapters": {"data", "files"},
-    "session_options": {"adapters", "distributed", "families"},
+    "quantization": {"data"},
+    "session_options": {"adapters", "distributed", "families", "quantization"},
     "sessions": {"data", "profiles", "session_options"},
     "graphs": {"data", "session_options"},
     "gradient_checks": {"graphs", "sessions"},

@@ -163,6 +163,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "teacher",
     "distill",
     "base",
+    "quantize",
     "stop_gradient",
     "training_mode",
     "open_batch",

@@ -20,6 +20,7 @@ _TABLE = ROOT / "python" / "onnxgrad" / "session_options" / "table.py"
 _TYPES = {
     "AverageLike": "onnxgrad.optimizers",
     "SharpnessLike": "onnxgrad.optimizers",
+    "CalibrationLike": "onnxgrad.quantization.functions",
     "CallbackLike": "onnxgrad.callbacks",
     "DistillLike": "onnxgrad.losses",
     "TeacherLike": "onnxgrad.losses",
@@ -35,6 +36,7 @@ _TYPES = {
     "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",
     "PrecisionLike": "onnxgrad.precision",
+    "QuantizeLike": "onnxgrad.quantization",
     "ScheduleLike": "onnxgrad.schedules",
 }
 

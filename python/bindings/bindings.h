@@ -13,6 +13,7 @@ void bind_file_writer(nanobind::module_& module);
 void bind_images(nanobind::module_& module);
 void bind_adapters(nanobind::module_& module);
 void bind_distillation(nanobind::module_& module);
+void bind_quantization(nanobind::module_& module);
 void bind_transfer(nanobind::module_& module);
 void bind_models(nanobind::module_& module);
 void bind_descriptions(nanobind::module_& module);

@@ -208,6 +208,7 @@ void bind_sources(nb::module_& module) {
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<DataSource>(module, "DataSource")
       .def_prop_ro("num_rows", &DataSource::num_rows)
+      .def_prop_ro("can_start_again", &DataSource::can_start_again)
       .def(
           "start",
           [](DataSource& source, std::uint32_t epoch, bool shuffle, std::uint64_t seed) {

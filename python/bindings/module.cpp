@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_adapters(module);
   onnxgrad::python::bind_distillation(module);
   onnxgrad::python::bind_transfer(module);
+  onnxgrad::python::bind_quantization(module);
   onnxgrad::python::bind_descriptions(module);
   onnxgrad::python::bind_losses(module);
   onnxgrad::python::bind_optimizers(module);

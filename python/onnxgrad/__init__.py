@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from onnxgrad.graphs.weight_changes import weight_change
     from onnxgrad.history import History
     from onnxgrad.precision import Precision
+    from onnxgrad.quantization import quantize
     from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
     from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
     from onnxgrad.trainer import Trainer
@@ -115,6 +116,8 @@ __all__ = [
     "open_batch",
     "optimizers",
     "quantize_weights",
+    "quantization",
+    "quantize",
     "register_gradient",
     "register_operator",
     "replace_head",
@@ -153,6 +156,7 @@ _NAMES = {
     "graphs.weight_changes": "weight_change",
     "history": "History",
     "precision": "Precision",
+    "quantization": "quantize",
     "sessions": "Evaluation InferenceSession NodeArg TrainingSession WeightInfo",
     "sessions.forward_backward": "ForwardBackward Gradients",
     "trainer": "Trainer",
@@ -173,8 +177,17 @@ _SUBPACKAGES = {
         "graphs",
         "history",
     ),
-    *("losses", "metrics", "optimizers", "plotting", "precision", "profiles", "ray", "schedules"),
-    *("session_options", "sessions", "sklearn", "trainer"),
+    *(
+        "losses",
+        "metrics",
+        "optimizers",
+        "plotting",
+        "precision",
+        "profiles",
+        "quantization",
+        "ray",
+    ),
+    *("schedules", "session_options", "sessions", "sklearn", "trainer"),
 }
 
 

@@ -102,12 +102,13 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   return working_;
 }
 
-const std::shared_ptr<const ir::Model>& Model::Impl::training_copy() const {
-  std::call_once(training_copy_made_, [&] {
+const train::FloatForm& Model::Impl::float_form() const {
+  std::call_once(float_form_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
-    training_copy_ = train::tie_weights(train::tie_opposite_columns(working()));
+    float_form_ = train::with_float_weights(
+        train::tie_weights(train::tie_opposite_columns(working())), float_weights);
   });
-  return training_copy_;
+  return float_form_;
 }
 
 const std::vector<train::TiedWeight>& Model::Impl::tied() const {
@@ -131,6 +132,7 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
     apart->separated = std::move(parts->weights);
     apart->operators = operators;
     apart->plain = plain;
+    apart->float_weights = float_weights;
     untied_ = std::move(apart);
   });
   return untied_;

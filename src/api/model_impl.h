@@ -11,6 +11,7 @@
 #include "onnx/model_io.h"
 #include "onnx/operator_table.h"
 #include "onnxgrad/model.h"
+#include "train/quantization/float_weights.h"
 #include "train/tools/engine.h"
 #include "train/weights/tied_weights.h"
 
@@ -32,12 +33,21 @@ struct Model::Impl {
     return {.file = file, .working = working(), .gradients = operators};
   }
   /// The working copy for training: opposite columns are one weight
-  /// (train/heads/tie_columns.h), and so are tensors that the file stores twice (tied()).
-  const std::shared_ptr<const ir::Model>& training_copy() const;
+  /// (train/heads/tie_columns.h), and so are tensors that the file stores twice (tied()); quantized
+  /// weights are floating-point (float_form()).
+  const std::shared_ptr<const ir::Model>& training_copy() const { return float_form().model; }
+  /// The training copy and the weights that are integers in the file.
+  const train::FloatForm& float_form() const;
   /// Tied weights of the working copy: see train/weights/tied_weights.h.
   const std::vector<train::TiedWeight>& tied() const;
   train::Source training_source() const {
     return {.file = file, .working = training_copy(), .gradients = operators};
+  }
+  /// The working copy with floating-point weights for quantized ones, and nothing tied.
+  train::Source pass_source() const {
+    return {.file = file,
+            .working = train::with_float_weights(working(), float_weights).model,
+            .gradients = operators};
   }
   /// The file with the weights separated that share a tensor in it by accident
   /// (train/weights/untie.h), and `separated` listing them; nullptr if there are none.
@@ -62,6 +72,7 @@ struct Model::Impl {
   std::vector<ValueInfo> outputs;
   std::vector<SeparatedWeight> separated;  ///< weights that untied() separates
   std::shared_ptr<const Impl> plain;       ///< the model that adapters were added to; may be null
+  NamedTensors float_weights;  ///< weights that were quantized here, as they were before
 
  private:
   const ir::Model& places() const { return step_ == nullptr ? *working() : *step_; }
@@ -71,8 +82,8 @@ struct Model::Impl {
   std::shared_ptr<const ir::Model> step_;  // model of the states in changed_; nullptr: working()
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
-  mutable std::once_flag training_copy_made_;
-  mutable std::shared_ptr<const ir::Model> training_copy_;
+  mutable std::once_flag float_form_made_;
+  mutable train::FloatForm float_form_;
   mutable std::once_flag tied_found_;
   mutable std::vector<train::TiedWeight> tied_;
   mutable std::once_flag untied_made_;

@@ -29,6 +29,16 @@ void refuse_own_weights(const Loss& loss) {
                     .hint = "Write the training with training_step()."});
 }
 
+// The steps change floating-point numbers, and the file has integers.
+void expect_float_weights(const Model& model) {
+  const auto& weights = model.impl().float_form().weights;
+  if (weights.empty()) return;
+  throw ModelError({.what = "the training of quantized weights cannot be written as training_info",
+                    .where = {.value = weights.front().name},
+                    .hint = "Train the model in a session, or write its training before it is "
+                            "quantized."});
+}
+
 }  // namespace
 
 bool has_training_info(const Model& model) { return onnx_io::has_training_info(model.impl().file); }
@@ -43,6 +53,7 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
   }
   refuse_own_weights(loss);
   const Model source = api::untied(model, step.untie);
+  expect_float_weights(source);
   const ir::Model& working = *source.impl().training_copy();
   const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
                                          step.stop_gradient);
@@ -64,6 +75,7 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
   expect_one_graph(optimizer());
   const train::Session& session = impl_->session;
   refuse_own_weights(session.asked_loss());
+  expect_float_weights(impl_->model);
   if (session.reads_texts()) {
     throw UnsupportedOperatorError(
         {.what = "the training of a model that reads texts cannot be written from a session",

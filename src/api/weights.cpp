@@ -14,6 +14,7 @@
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
 #include "train/weights/initialize.h"
+#include "train/weights/quantization_record.h"
 
 namespace onnxgrad {
 namespace {
@@ -71,9 +72,18 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
     }
   }
   NamedTensors stored = weights;
+  const ir::Model& working = *model.impl().working();
+  const auto scales = train::read_learned_scales(working);
+  bool is_quantized = false;
   for (NamedTensor& weight : stored) {
-    const ir::Value& value = *find_weight(*model.impl().working(), weight.name);
+    const ir::Value& value = *find_weight(working, weight.name);
     weight.name = value.name;
+    is_quantized = is_quantized || std::ranges::find(scales, value.name, &train::LearnedScale::name) != scales.end() ||
+                   (is_floating(weight.tensor.dtype()) && !is_floating(value.initializer.dtype()));
+  }
+  if (is_quantized) train::to_integers(model.impl().float_form(), stored);
+  for (NamedTensor& weight : stored) {
+    const ir::Value& value = *find_weight(working, weight.name);
     const Tensor& old = value.initializer;
     const auto is_like = [&weight](const Tensor& other) {
       return weight.tensor.dtype() == other.dtype() && weight.tensor.dims() == other.dims();

@@ -38,6 +38,8 @@ NOT_DEFAULT = {
     "teacher": "self",
     "distill": {"alpha": 0.25},
     "base": "int8",
+    "quantize": "int8",
+    "calibration": np.ones((2, 2), np.float32),
     "untie": False,
     "groups": og.optimizers.ParameterGroup("coef"),
     "clip_value": 1.0,
@@ -140,7 +142,8 @@ class TestCommandLine:
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
         given |= {"frozen": None, "precision": "float32"}
-        given |= dict.fromkeys(("new_head", "lora", "adapter", "base"))
+        changes = ("new_head", "lora", "adapter", "base", "quantize", "calibration")
+        given |= dict.fromkeys(changes)
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)
@@ -148,6 +151,8 @@ class TestCommandLine:
         shown |= {"training_mode": "off", "open_batch": "off", "distill": "alpha=0.25"}
         wanted = {name: value for name, value in (given | shown).items() if value is not None}
         assert {name: recorded[name] for name in wanted} == wanted
+        trainer = og.Trainer(linear_model, "squared_error", quantize={"scales": "tensor"})
+        assert run_options(trainer, fit)["quantize"] == "int8:scales=tensor"
         trainer = og.Trainer(linear_model, "squared_error", adapter={"dora": {"rank": 3}})
         assert run_options(trainer, fit)["adapter"] == "dora:rank=3"
         lora = {"rank": 3, "alpha": 6, "targets": "linear", "dropout": 0.5}

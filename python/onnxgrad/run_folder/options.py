@@ -16,6 +16,7 @@ from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.data.changes import as_augmentations, augmentation_to_text
 from onnxgrad.losses import penalties
 from onnxgrad.optimizers.averages import as_average, as_sharpness, average_to_text
+from onnxgrad.quantization.described import quantization_text
 from onnxgrad.session_options.table import SESSION_OPTIONS
 from onnxgrad.session_options.teaching import distill_text, teacher_text
 
@@ -61,6 +62,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options["teacher"] = teacher_text(arguments["teacher"])
     options["distill"] = distill_text(arguments["distill"])
     options["base"] = base_text(arguments["base"])
+    options["quantize"] = quantization_text(arguments["quantize"])
     options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from onnxgrad.losses import DistillLike, PenaltyLike, TeacherLike
     from onnxgrad.optimizers import AverageLike, ParameterGroup, SharpnessLike
     from onnxgrad.precision import PrecisionLike
+    from onnxgrad.quantization import QuantizeLike
+    from onnxgrad.quantization.functions import CalibrationLike
     from onnxgrad.schedules import ScheduleLike
 
 __all__ = [
@@ -108,6 +110,11 @@ class PassOptions(TypedDict, total=False):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
         `TrainingSession`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -140,6 +147,8 @@ class PassOptions(TypedDict, total=False):
     lora: LoRALike | None
     adapter: AdapterLike | None
     base: BaseLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
@@ -195,6 +204,13 @@ class SessionOptions(TypedDict, total=False):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA).
         ``"nf4:block_size=64"`` or a dictionary has the arguments of `quantize_weights`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. The trained model is a file with integers. A `Trainer` without
+        `calibration` quantizes at its first `fit`. Beside an adapter the integers are frozen. Files
+        that are quantized already need no option.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -274,6 +290,8 @@ class SessionOptions(TypedDict, total=False):
     teacher: TeacherLike | None
     distill: DistillLike | None
     base: BaseLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -329,6 +347,11 @@ class StepOptions(TypedDict, total=False):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
         `TrainingSession`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -384,6 +407,8 @@ class StepOptions(TypedDict, total=False):
     teacher: TeacherLike | None
     distill: DistillLike | None
     base: BaseLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -431,6 +456,11 @@ class TrainerOptions(TypedDict, total=False):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
         `TrainingSession`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `TrainingSession`.
+    calibration : array, dict of arrays, or list of these, default=None
+        Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -482,6 +512,8 @@ class TrainerOptions(TypedDict, total=False):
     teacher: TeacherLike | None
     distill: DistillLike | None
     base: BaseLike | None
+    quantize: QuantizeLike | None
+    calibration: CalibrationLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

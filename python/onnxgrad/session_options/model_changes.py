@@ -1,4 +1,4 @@
-"""Changes of a model that its training begins with: a new head, packed weights, an adapter."""
+"""Changes of a model that its training begins with: a new head, integers, an adapter."""
 
 from __future__ import annotations
 
@@ -11,13 +11,31 @@ from onnxgrad.base.heads import with_head
 from onnxgrad.base.quantized_weights import with_base
 from onnxgrad.errors import OptionError
 
-__all__ = ["changed_model", "check_adapter_is_trained"]
+__all__ = ["awaits_rows", "changed_model", "check_adapter_is_trained"]
+
+
+def awaits_rows(given: Mapping[str, Any]) -> bool:
+    """Return whether `quantize` needs a calibration that is not given."""
+    if given["quantize"] is None or given["calibration"] is not None:
+        return False
+    return _quantization(given).needs_rows
+
+
+def _quantization(given: Mapping[str, Any]) -> Any:
+    """Return the description; beside an adapter, weights alone unless activations are asked for."""
+    from onnxgrad.quantization import as_quantization
+
+    described = as_quantization(given["quantize"])
+    is_adapted = given["lora"] is not None or given["adapter"] is not None
+    if described.activations is None and is_adapted:
+        return described.replace(activations=False)
+    return described
 
 
 def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -> _core.Model:
-    """Return the model with what `new_head`, `base`, `lora` and `adapter` ask for.
+    """Return the model with what `new_head`, `base` or `quantize`, `lora` and `adapter` ask for.
 
-    A new head is trained beside an adapter.
+    A new head is trained beside an adapter; the integers of a quantized model are then frozen.
     """
     if given["new_head"] is not None:
         model = with_head(model, given["new_head"], seed)
@@ -29,6 +47,24 @@ def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -
                 hint="Give lora=8 too, or quantize the file: quantize_weights(model).",
             )
         model = with_base(model, given["base"])
+    if given["quantize"] is not None:
+        if given["base"] is not None:
+            raise OptionError(
+                what="base= and quantize= both quantize the weights",
+                value="base",
+                hint="Give one: base= packs frozen weights under an adapter, quantize= trains "
+                "quantized ones.",
+            )
+        if awaits_rows(given):
+            raise OptionError(
+                what="quantize= needs rows to calibrate the ranges of activations",
+                value="quantize",
+                hint="Give calibration= some rows of the training data, or quantize the weights "
+                "alone: quantize={'weights': 'int8', 'activations': False}.",
+            )
+        from onnxgrad.quantization.functions import quantized
+
+        model = quantized(model, _quantization(given), given["calibration"])
     if given["lora"] is None and given["adapter"] is None:
         return model
     from onnxgrad.adapters.described import adapted

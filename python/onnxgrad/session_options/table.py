@@ -262,6 +262,32 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
+        "quantize",
+        "QuantizeLike | None",
+        None,
+        "str, Quantization or dict",
+        _ALL,
+        'Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a '
+        "`quantization.Quantization`. The trained model is a file with integers. A `Trainer` "
+        "without `calibration` quantizes at its first `fit`. Beside an adapter the integers are "
+        "frozen. Files that are quantized already need no option.",
+        CommandOption(
+            _MODEL,
+            str,
+            metavar="NAME",
+            help="Train with integer weights and activations: int8, int4 or NAME:option=value,....",
+            none_is="as in the file",
+        ),
+    ),
+    SessionOption(
+        "calibration",
+        "CalibrationLike | None",
+        None,
+        "array, dict of arrays, or list of these",
+        _ALL,
+        "Rows that `quantize` measures the activations of; see `quantize`.",
+    ),
+    SessionOption(
         "untie",
         "bool",
         True,

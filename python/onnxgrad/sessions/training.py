@@ -33,7 +33,11 @@ from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_o
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.session_options import SessionOptions
-from onnxgrad.session_options.model_changes import changed_model, check_adapter_is_trained
+from onnxgrad.session_options.model_changes import (
+    awaits_rows,
+    changed_model,
+    check_adapter_is_trained,
+)
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
 from onnxgrad.sessions.inference import NotPickled, as_declared
@@ -103,7 +107,10 @@ class TrainingSession(SessionWeights, NotPickled):
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
         start = to_core_model(model)
-        self._model = changed_model(start, given, given["seed"])
+        is_adapted = given["lora"] is not None or given["adapter"] is not None
+        self._awaits_rows = self._may_wait and not is_adapted and awaits_rows(given)
+        without = {**given, "quantize": None} if self._awaits_rows else given
+        self._model = changed_model(start, without, given["seed"])
         self._teacher = teacher_model(given["teacher"], start)
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
@@ -124,38 +131,72 @@ class TrainingSession(SessionWeights, NotPickled):
         given |= {"groups": groups, "stop_gradient": stops}
         self._arguments: dict[str, Any] = {"loss": loss, "optimizer": optimizer, **given}
         del self._arguments["dist"]
-        task = to_core_loss(loss, given["target"], self._sample_weight, penalty=given["penalty"])
-        self._core = _core.TrainingSession(
-            self._model,
-            taught_loss(task, self._model, self._teacher, given["distill"], given["seed"]),
+        self._threads = threads
+        self._core = self._compiled(self._model)
+        inputs = self._core.inputs
+        self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // self._views])
+        self._first_trained = {weight.name for weight in self.trained_weights}
+        if not self._is_of_file:
+            self._warn_about_patterns([])
+
+    _may_wait = False  # whether the rows to calibrate with may be given later
+
+    @classmethod
+    def _waiting(cls, model: ModelLike, **arguments: Any) -> TrainingSession:
+        """Return a session for a `Trainer`, which calibrates it by `_quantize`."""
+        session = cls.__new__(cls)
+        session._may_wait = True
+        session.__init__(model, **arguments)  # type: ignore[misc]
+        return session
+
+    def _quantize(self, calibration: Any) -> None:
+        """Quantize the model by these rows, with its current weights."""
+        frozen = self._first_trained - {weight.name for weight in self.trained_weights}
+        given = {**self._arguments, "new_head": None, "calibration": calibration}
+        rate = self._core.learning_rate
+        self._model = changed_model(self._core.trained_model(), given, given["seed"])
+        self._core = self._compiled(self._model)
+        self._awaits_rows = False
+        if self._weighs_positions:
+            self._core.use_sample_weights(self._sample_weight, True)
+        if left := sorted(frozen & {weight.name for weight in self.trained_weights}):
+            self.freeze(left)
+        if self._core.learning_rate != rate:
+            self._core.learning_rate = rate
+
+    def _compiled(self, model: _core.Model) -> _core.TrainingSession:
+        """Return the session of the extension for a model with these arguments."""
+        given = self._arguments
+        task = to_core_loss(
+            given["loss"], given["target"], self._sample_weight, penalty=given["penalty"]
+        )
+        self._views: int = task.views
+        return _core.TrainingSession(
+            model,
+            taught_loss(task, model, self._teacher, given["distill"], given["seed"]),
             None if self._optimizer is None else self._optimizer._native(),
-            trainable,
-            frozen,
+            given["trainable"],
+            given["frozen"],
             bool(given["untie"]),
             self._outputs,
             update_options(
                 0.0 if self._optimizer is None else self._optimizer.lr,
-                groups,
+                given["groups"],
                 given["clip_value"],
                 given["clip_norm"],
                 given["accumulate"],
                 given["average"],
                 given["sam"],
             ),
-            stops,
+            given["stop_gradient"],
             training_mode_of(given["training_mode"]),
             batch_opening_of(given["open_batch"]),
             as_precision(given["precision"])._native(),
             bool(given["skip_non_finite"]),
             bool(given["evaluation_only"]),
-            engine_options(given["device"], threads, given["seed"], given["memory_limit"]),
+            engine_options(given["device"], self._threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
-        self._views: int = task.views
-        inputs = self._core.inputs
-        self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // task.views])
-        if not self._is_of_file:
-            self._warn_about_patterns([])
 
     def _warn_about_patterns(self, patterns: list[str]) -> None:
         for text in self._core.pattern_warnings(patterns):

@@ -14,6 +14,7 @@ from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
 from onnxgrad.optimizers import AverageLike, OptimizerLike, ParameterGroup, SharpnessLike
 from onnxgrad.precision import PrecisionLike
+from onnxgrad.quantization import QuantizeLike
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.parameters import ModelOrFactory, Parameters
 
@@ -36,6 +37,7 @@ SESSION_PARAMETERS = (
     "teacher",
     "distill",
     "base",
+    "quantize",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -128,6 +130,9 @@ class EstimatorParameters(Parameters):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
         `onnxgrad.TrainingSession`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -186,6 +191,7 @@ class EstimatorParameters(Parameters):
     teacher: TeacherLike | None
     distill: DistillLike | None
     base: BaseLike | None
+    quantize: QuantizeLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -232,6 +238,7 @@ class EstimatorParameters(Parameters):
         teacher: TeacherLike | None = None,
         distill: DistillLike | None = None,
         base: BaseLike | None = None,
+        quantize: QuantizeLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -334,6 +341,9 @@ class ClassifierParameters(EstimatorParameters):
     base : str or dict, default=None
         Pack the weights under an adapter: ``"int4"``, ``"int8"`` or ``"nf4"`` (QLoRA). See
         `onnxgrad.TrainingSession`.
+    quantize : str, Quantization or dict, default=None
+        Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
+        `quantization.Quantization`. See `onnxgrad.TrainingSession`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -399,6 +409,7 @@ class ClassifierParameters(EstimatorParameters):
         teacher: TeacherLike | None = None,
         distill: DistillLike | None = None,
         base: BaseLike | None = None,
+        quantize: QuantizeLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

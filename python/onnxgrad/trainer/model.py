@@ -220,6 +220,8 @@ class TrainedModel:
                 "adapter": None,
                 "teacher": None if session._teacher is None else session._teacher.to_bytes(),
                 "base": None,
+                "quantize": session._arguments["quantize"] if session._awaits_rows else None,
+                "calibration": None,
             },
             "weighs_positions": session._weighs_positions,
             "uses_average": session.uses_average,
@@ -231,7 +233,7 @@ class TrainedModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         import tempfile
 
-        session = self.session = TrainingSession(state["model"], **state["arguments"])
+        session = self.session = TrainingSession._waiting(state["model"], **state["arguments"])
         session._kind = state.get("kind", session._kind)
         self._core = native.Trainer(session._core)
         if state["weighs_positions"]:

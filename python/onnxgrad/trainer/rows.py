@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
-from onnxgrad.data.arrays import NativeArray, to_native
+from onnxgrad.data.arrays import NativeArray, from_native, to_native
 from onnxgrad.data.arrow import is_table
 from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.files import source_like
@@ -15,11 +15,13 @@ from onnxgrad.data.labels import Labels, native_targets
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import NativeRows, named_inputs, own_tokens, unpack_table
 from onnxgrad.data.sources import Source
-from onnxgrad.data.sparse import has_sparse, sparse_source
-from onnxgrad.errors import OptionError
+from onnxgrad.data.sparse import dense_pieces, has_sparse, sparse_source
+from onnxgrad.errors import DataError, OptionError
+from onnxgrad.quantization import as_quantization
+from onnxgrad.quantization.functions import first_rows
 from onnxgrad.sessions import TrainingSession
 
-__all__ = ["Rows", "convert", "dataset", "table_as_rows", "unpack", "validation_rows"]
+__all__ = ["Rows", "calibrated", "convert", "dataset", "table_as_rows", "unpack", "validation_rows"]
 
 
 def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
@@ -31,6 +33,29 @@ def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
         return validation
     weight = sample_weight if isinstance(sample_weight, str) else None
     return (validation, y) if weight is None else (validation, y, weight)
+
+
+def calibrated(session: TrainingSession, X: Any) -> _core.Trainer:
+    """Quantize the model of a session by rows of X, and return a new trainer of it."""
+    core = session._core
+    most = as_quantization(session._arguments["quantize"]).rows
+    if isinstance(X, Source):
+        native = X.native(session)
+        if not native.can_start_again:
+            raise DataError(
+                what="quantize=: the data can be read only once, and the ranges of activations are "
+                "measured before the training",
+                value="X",
+                hint="Give calibration= some rows to measure, or a source that can start again.",
+            )
+        feeds = first_rows(native, core.inputs, most)
+    else:
+        X = with_rows(core.inputs, unpack_table(core, X)[0])
+        if has_sparse(X):
+            X = next(iter(dense_pieces(X)))
+        feeds = {name: from_native(value) for name, value in named_inputs(core, X)}
+    session._quantize(feeds)
+    return _core.Trainer(session._core)
 
 
 class Rows(NamedTuple):

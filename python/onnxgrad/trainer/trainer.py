@@ -55,7 +55,14 @@ from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
-from onnxgrad.trainer.rows import convert, dataset, table_as_rows, unpack, validation_rows
+from onnxgrad.trainer.rows import (
+    calibrated,
+    convert,
+    dataset,
+    table_as_rows,
+    unpack,
+    validation_rows,
+)
 
 if TYPE_CHECKING:
     from onnxgrad.run_folder import RunFolder
@@ -168,10 +175,10 @@ class Trainer(FitHooks):
             model = to_core_model(model)
             is_of_file = describes_training(model, loss, optimizer)
             optimizer = "adam" if optimizer is None else optimizer
-            self.session = TrainingSession(
+            self.session = TrainingSession._waiting(
                 model,
-                loss,
-                None if is_of_file else as_optimizer(optimizer, lr),
+                loss=loss,
+                optimizer=None if is_of_file else as_optimizer(optimizer, lr),
                 seed=seed,
                 dist=dist,
                 **options,
@@ -311,6 +318,8 @@ class Trainer(FitHooks):
         native.row_weights = self._take_row_weights()
         native.early_stopping = self._callbacks.early_stopping()
         self._callbacks.set_checkpoints(native, resume)
+        if self.session._awaits_rows:
+            self._core = calibrated(self.session, X if source is None else source)
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight)
             rows = self._converted_source(source, validation, class_weight, native)

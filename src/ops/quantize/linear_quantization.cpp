@@ -19,7 +19,8 @@
 // through (Bengio, Leonard and Courville, Estimating or Propagating Gradients Through Stochastic
 // Neurons, 2013) where nothing is clipped. The gradient of the scale follows Esser et al., Learned
 // Step Size Quantization, 2020. Integers with other floating-point consumers, such as a Cast or a
-// DequantizeLinear with another scale, become `QuantizedNumber`: see quantized_number.h.
+// DequantizeLinear with another scale, become `QuantizedNumber`: see quantized_number.h. A bias of
+// 32 bits, which QuantizeLinear does not make, is `RoundedBias` while it is trained.
 
 namespace onnxgrad::ops {
 namespace {
@@ -198,6 +199,26 @@ ir::Function straight_through_body(std::string_view base_name, const std::vector
   return std::move(f).finish({f.op("DequantizeLinear", operands, std::move(back))});
 }
 
+// Body of RoundedBias.
+ir::Function rounded_bias_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
+                               const std::vector<Attribute>& attributes) {
+  FunctionBody f(base_name, "steps", attributes);
+  Value* bias = f.input("bias");
+  Value* scale = f.input("scale");
+  Value* codes = f.op("Round", {f.op("Div", {bias, scale})});
+  return std::move(f).finish({f.op("Mul", {codes, scale})});
+}
+
+// y = bias rounded to whole numbers of the scale:  dbias = dy;  dscale = dy (y - bias) / scale
+std::vector<Value*> rounded_bias_vjp(VjpContext& ctx, GraphBuilder& g) {
+  std::vector<Value*> grads = {ctx.cotangent(0), nullptr};
+  if (ctx.needs(1)) {
+    Value* change = g.div(g.sub(ctx.output(0), ctx.input(0)), ctx.input(1));
+    grads[1] = g.mul(ctx.cotangent(0), change);
+  }
+  return grads;
+}
+
 bool is_same(const Value* a, const Value* b) {
   if (a != nullptr) a = ir::look_through_identities(a);
   if (b != nullptr) b = ir::look_through_identities(b);
@@ -373,6 +394,11 @@ void register_linear_quantization(opdef::OpRegistry& registry) {
   straight_through.op_type = "QuantizedNumber";
   straight_through.vjp = quantized_number_vjp;
   registry.add(std::move(straight_through));
+  registry.add({.domain = ir::kFunctionDomain,
+                .op_type = "RoundedBias",
+                .differentiable_inputs = {0, 1},
+                .vjp = rounded_bias_vjp,
+                .function_body = rounded_bias_body});
 }
 
 }  // namespace onnxgrad::ops::linear_quantization_op

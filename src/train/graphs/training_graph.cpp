@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "autodiff/gradient.h"
@@ -28,6 +29,7 @@
 #include "train/schedules/schedules.h"
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
+#include "train/weights/quantization_record.h"
 #include "train/weights/weights.h"
 
 namespace onnxgrad::train {
@@ -409,6 +411,21 @@ std::unordered_set<const Value*> class_scores(const PlacedLoss& placed) {
   return scores;
 }
 
+// Gives the gradients of learned scales their factors. Returns those of their rates.
+std::unordered_map<std::string, double> scale_gradients(GraphBuilder& g, const ir::Model& model,
+                                                        const std::vector<Value*>& weights,
+                                                        std::vector<Value*>& gradients) {
+  std::unordered_map<std::string, double> rates;
+  for (const LearnedScale& scale : read_learned_scales(model)) {
+    const auto found = std::ranges::find(weights, scale.name, &Value::name);
+    if (found == weights.end()) continue;
+    Value*& gradient = gradients[static_cast<std::size_t>(found - weights.begin())];
+    if (gradient != nullptr) gradient = g.scale(gradient, scale.gradient_factor());
+    rates.emplace(scale.name, scale.rate_factor());
+  }
+  return rates;
+}
+
 // A step that computes the loss alone.
 StepGraph loss_step(Draft& draft, const PlacedLoss& placed, const Loss& loss) {
   draft.graph().outputs.clear();
@@ -477,8 +494,9 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   graph.outputs.clear();
   Value* const own_denominator = placed.written.denominator;
   loss_value = worker->sum_of_loss(placed, loss.reduction == Reduction::kMean);
-  const std::vector<Value*> for_update = worker->sums_for_update(gradients, weight_values);
+  std::vector<Value*> for_update = worker->sums_for_update(gradients, weight_values);
   gradients = worker->sums_to_report(gradients, for_update);
+  const auto scales = scale_gradients(g, *draft.model(), weight_values, for_update);
   StepGraph step{.model = draft.model(),
                  .loss = placed.resolved.info,
                  .class_symbol = class_symbol(placed.resolved),
@@ -516,7 +534,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
               .gradients = for_update,
               .denominator = step.is_mean ? own_denominator : nullptr,
               .workers = worker->update(),
-              .large_norm = options.noise_scale ? &large_norm : nullptr},
+              .large_norm = options.noise_scale ? &large_norm : nullptr,
+              .scales = scales},
              state_weights, scaler ? &*scaler : nullptr, *worker, step);
   number_collectives(graph);
   if (options.exact) step.owners = options.exact->held_owners;

@@ -68,6 +68,12 @@ std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inp
       if (group.weight_decay) step.weight_decay = *group.weight_decay;
     }
   }
+  for (auto& [step, described] : steps) {
+    const auto scale = inputs.scales.find(step.name);
+    if (scale == inputs.scales.end()) continue;
+    step.weight_decay = 0;
+    if (!std::holds_alternative<Sgd>(*described)) step.rate_factor *= scale->second;
+  }
   return steps;
 }
 
@@ -182,6 +188,12 @@ void write_schedule(StepWriter& writer, const UpdateInputs& inputs) {
   writer.set_learning_rate(g.cast(rate, inputs.learning_rate->dtype()));
 }
 
+// Scales are positive.
+Value* bounded_scale(GraphBuilder& g, Value* updated, Value* old) {
+  Value* least = g.op("Max", {updated, g.scale(old, 0.5)});
+  return g.op("Min", {least, g.scale(old, 2)});
+}
+
 std::vector<StateBinding> hold(std::span<Value* const> weights) {
   std::vector<StateBinding> bindings;
   for (Value* weight : weights) bindings.push_back({.input = weight, .output = weight});
@@ -273,7 +285,9 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
     }
     std::unique_ptr<UpdateRule>& rule = rules[described];
     if (rule == nullptr) rule = optimizer_rows().make_rule(writer, *described);
-    updates.push_back(writer.where_updating(rule->update(step), step.weight));
+    Value* updated = rule->update(step);
+    if (inputs.scales.contains(step.name)) updated = bounded_scale(g, updated, step.weight);
+    updates.push_back(writer.where_updating(updated, step.weight));
   }
   updates =
       workers.gather(inputs.weights, updates, accumulator ? accumulator->is_update() : nullptr);

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -66,6 +67,10 @@ struct UpdateInputs {
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
   UpdateOfWorkers* workers = nullptr;  ///< nullptr: one worker
+  /// Scales of quantized numbers among the weights, and the factor of their rate under optimizers
+  /// whose steps do not depend on the size of gradients. They do not decay, and a step changes
+  /// them by a factor of at most 2.
+  std::unordered_map<std::string, double> scales = {};
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};

@@ -59,7 +59,7 @@ bool is_reparametrisation(const Node& node) {
 bool is_quantization(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   return is_op(node, {"QuantizeLinear", "DequantizeLinear"}) || name == "FakeQuantize" ||
-         name == "QuantizedNumber";
+         name == "QuantizedNumber" || name == "RoundedBias";
 }
 
 bool is_floating_value(const Value* value) {

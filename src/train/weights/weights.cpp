@@ -15,6 +15,7 @@
 #include "train/weights/constant_evidence.h"
 #include "train/weights/layer_levels.h"
 #include "train/weights/program_names.h"
+#include "train/weights/quantization_record.h"
 #include "train/weights/weight_roles.h"
 
 namespace onnxgrad::train {
@@ -299,10 +300,21 @@ void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
   }
 }
 
+void train_scales(const ir::Model& model, std::vector<Weight>& weights) {
+  for (const LearnedScale& scale : read_learned_scales(model)) {
+    const auto found = std::ranges::find(
+        weights, scale.name, [](const Weight& weight) { return weight.value->name; });
+    if (found == weights.end() || !is_floating(found->value->initializer.dtype())) continue;
+    found->trainable = true;
+    found->reason.clear();
+  }
+}
+
 }  // namespace
 
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
   std::vector<Weight> weights = WeightFinder(model, registry).describe_all(*model.graph);
+  train_scales(model, weights);
   train_adapters(model, weights);
   const std::vector<std::int64_t> levels = layer_levels(weights);
   for (std::size_t i = 0; i < levels.size(); ++i) weights[i].level = levels[i];
