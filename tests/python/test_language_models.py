@@ -142,13 +142,16 @@ def test_automatic_loss_of_a_decoder():
     other = og.Trainer(GPT)  # other labels: classes of the tokens
     other.fit(ids, rng.integers(0, 29, (8, 6)), **quick())
     assert other.session.loss_name == "softmax_cross_entropy"
-    session = og.TrainingSession(GPT)
-    session.step({"tokens": ids, "label": ids})
-    assert session.loss_name == "causal_lm"
+    for feeds in ({"tokens": ids, "label": ids}, {"tokens": ids}):
+        session = og.TrainingSession(GPT)
+        session.step(feeds)
+        assert session.loss_name == "causal_lm"
+    with pytest.raises(og.errors.DataError, match="label"):
+        og.TrainingSession(GPT, "squared_error").step({"tokens": ids})
     encoder = og.Trainer(ENCODER)
     with pytest.raises(og.errors.DataError, match="y is missing"):
         encoder.fit(ids[:, :6] % 25, **quick())
-    with pytest.raises(og.errors.OptionError, match="depend on later ones"):
+    with pytest.raises(og.errors.OptionError, match="depends on a later token"):
         og.Trainer(ENCODER).fit(og.data.Tokens([row % 25 for row in ids], 6), **quick())
 
 

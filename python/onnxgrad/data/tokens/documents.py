@@ -153,7 +153,7 @@ def _read(
         ids = _encoded(_text_file(path), tokenizer, path)
         return Stream(ids)
     found = []
-    for where, record in records_of(path, tokenizer):
+    for where, record in records_of(path):
         found.append(_of_record(record, where, tokenizer, columns, answers_only))
     return found
 
@@ -225,9 +225,8 @@ def _unreadable(path: str, error: Exception) -> DataError:
 # ----------------------------------------------------------------------------------------- records
 
 
-def records_of(path: str, tokenizer: Tokenizer | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def records_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a .jsonl or .parquet file, with where each is."""
-    del tokenizer
     suffix = Path(path).suffix.lower()
     if suffix == ".jsonl":
         yield from _json_lines(path)
@@ -345,7 +344,7 @@ def pairs_of(
     records: Iterable[tuple[str, Mapping[str, Any]]]
     if isinstance(data, (str, os.PathLike)):
         paths = files_of(data) if is_pattern(data) else [os.fspath(data)]
-        records = (one for path in paths for one in records_of(path, tokenizer))
+        records = (one for path in paths for one in records_of(path))
     else:
         records = ((f"pair {i}", one) for i, one in enumerate(data))
     found = []

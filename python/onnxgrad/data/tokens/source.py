@@ -162,10 +162,10 @@ class Tokens(Source):
         loss = session._core.loss
         if _core.loss_name(loss.function) == "softmax_cross_entropy" and _ignored_of(loss) is None:
             raise OptionError(
-                what="the loss of these tokens is not known: the model's scores of a token depend "
-                "on later ones",
+                what="the loss softmax_cross_entropy is not one of tokens",
                 value="loss",
-                hint="Give loss='masked_lm', or loss='causal_lm' all the same.",
+                detail="An automatic loss is one where no score depends on a later token.",
+                hint="Give loss='masked_lm' to a model whose scores do, else loss='causal_lm'.",
             )
 
     def _laid(
