@@ -142,13 +142,16 @@ def test_automatic_loss_of_a_decoder():
     other = og.Trainer(GPT)  # other labels: classes of the tokens
     other.fit(ids, rng.integers(0, 29, (8, 6)), **quick())
     assert other.session.loss_name == "softmax_cross_entropy"
-    session = og.TrainingSession(GPT)
-    session.step({"tokens": ids, "label": ids})
-    assert session.loss_name == "causal_lm"
+    for feeds in ({"tokens": ids, "label": ids}, {"tokens": ids}):
+        session = og.TrainingSession(GPT)
+        session.step(feeds)
+        assert session.loss_name == "causal_lm"
+    with pytest.raises(og.errors.DataError, match="label"):
+        og.TrainingSession(GPT, "squared_error").step({"tokens": ids})
     encoder = og.Trainer(ENCODER)
     with pytest.raises(og.errors.DataError, match="y is missing"):
         encoder.fit(ids[:, :6] % 25, **quick())
-    with pytest.raises(og.errors.OptionError, match="depend on later ones"):
+    with pytest.raises(og.errors.OptionError, match="depends on a later token"):
         og.Trainer(ENCODER).fit(og.data.Tokens([row % 25 for row in ids], 6), **quick())
 
 
@@ -222,6 +225,15 @@ def test_packed_documents_do_not_see_each_other():
     assert len(labels) == 4
 
 
+def test_several_files_are_one_stream(tmp_path):
+    for number, ids in enumerate((np.arange(0, 7), np.arange(7, 9), np.arange(9, 20))):
+        ids.astype(np.uint16).tofile(tmp_path / f"part-{number}.bin")
+    session = og.TrainingSession(GPT, "causal_lm")
+    inputs, labels = chunks(og.data.Tokens(tmp_path / "part-*.bin", 5, separator=11), session)
+    np.testing.assert_array_equal(inputs["tokens"], np.arange(20).reshape(4, 5))
+    np.testing.assert_array_equal(labels[2], [IGNORED, 11, IGNORED, 13, 14])  # 12 begins another
+
+
 def test_masked_tokens_follow_from_seed_epoch_and_row():
     rng = np.random.default_rng(0)
     stream = rng.integers(5, 25, 6 * 2000)
@@ -291,6 +303,8 @@ def test_sources_and_targets(tmp_path, stored):
     np.testing.assert_array_equal(inputs["attention_mask"], [[1, 1, 1, 0], [1, 0, 0, 0]])
     np.testing.assert_array_equal(inputs["decoder_input_ids"], [[0, 8, 9], [0, 9, 8]])
     np.testing.assert_array_equal(labels, [[8, 9, IGNORED], [9, 8, 7]])
+    _, labels = chunks(og.data.Tokens(path, 3), session)
+    assert len(labels) == 2  # a longer target is cut
 
 
 # ------------------------------------------------------------------------------------- texts, chats
@@ -332,6 +346,10 @@ def test_only_answers_of_a_chat_are_learnt(tmp_path):
     assert learnt == "uno\ndué\n"
     text = bytes(inputs["input_ids"][0].tolist()).decode().rstrip("~")
     assert text == "<user>one?\n<assistant>uno\n<user>two?\n<assistant>dué\n"
+    question = {"prompt": "one?", "chosen": CHAT[1:2], "rejected": [CHAT[3]]}
+    pairs = og.data.Preferences([question], tokenizer=chat_folder(tmp_path / "chat"))
+    texts = [bytes(one.ids.tolist()).decode() for one in pairs._found[0]]
+    assert texts == ["<user>one?\n<assistant>uno\n", "<user>one?\n<assistant>dué\n"]
     whole = og.data.Tokens(path, 64, tokenizer=chat_folder(tmp_path / "chat"), answers_only=False)
     _, labels = chunks(whole, session)
     assert (labels[0] >= 0).sum() == len(text.encode()) - 1

@@ -25,8 +25,8 @@ from develop import read_version  # noqa: E402
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 LEFT_OUT = (
-    *("docs/pictures/", "examples/seeds/"),
-    *("tests/data/models/", "tests/data/pytorch/", "tests/data/zoo/"),
+    *("docs/pictures/", "examples/language/", "examples/seeds/"),
+    *("tests/data/language/", "tests/data/models/", "tests/data/pytorch/", "tests/data/zoo/"),
 )
 HOME = "https://github.com/onnxgrad/onnxgrad"
 

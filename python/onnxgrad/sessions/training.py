@@ -24,6 +24,7 @@ from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, wei
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
+from onnxgrad.data.rows import own_tokens
 from onnxgrad.data.tokens import completed
 from onnxgrad.distributed.data_parallel import as_data_parallel
 from onnxgrad.errors import OptionError
@@ -235,13 +236,13 @@ class TrainingSession(SessionWeights, NotPickled):
         ShapeError
             Shapes that do not fit. The weights have not changed then.
         """
-        total, rows, outputs = self._core.step(self._feeds(feeds))
+        total, rows, outputs = self._core.step(self._feeds(feeds, has_target=True))
         loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
         """Return loss and accuracy on a batch without an update; `feeds` as for `step`."""
-        result = self._core.evaluate(self._feeds(feeds))
+        result = self._core.evaluate(self._feeds(feeds, has_target=True))
         return Evaluation(result.loss, result.accuracy, result.rows)
 
     def predict(
@@ -252,10 +253,14 @@ class TrainingSession(SessionWeights, NotPickled):
         outputs = from_native_list(self._core.predict(self._feeds(feeds), names))
         return as_declared(outputs, names, self._core.outputs)
 
-    def _feeds(self, feeds: Mapping[str, ArrayLike]) -> dict[str, Any]:
+    def _feeds(self, feeds: Mapping[str, ArrayLike], *, has_target: bool = False) -> dict[str, Any]:
         maps = isinstance(feeds, Mapping)
-        if maps and len(feeds) <= len(self._core.inputs):  # keys and values, masks are missing
+        if maps and len(feeds) <= len(self._core.inputs):  # keys and values, masks, targets
             feeds = completed(self._core.inputs, feeds)
+            name = self.target_name if has_target else ""
+            if name and name not in feeds:
+                tokens = own_tokens(self._core, feeds)
+                feeds = feeds if tokens is None else {**feeds, name: tokens}
         return dict(to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds))
 
     def get_inputs(self) -> list[NodeArg]:

@@ -214,6 +214,11 @@ INSTANTIATE_TEST_SUITE_P(
          .outputs = "float[N, 3] Y",
          .nodes = "Y = Identity(s)",
          .line = "squared error on 's' (before output 'Y')"},
+        {.name = "a_grown_input_beside_it",
+         .outputs = "float[M, 2] present, float[N, 3] Y",
+         .nodes = "before = Concat <axis = 0> (X, t)  present = Concat <axis = 0> (before, t)  "
+                  "Y = Identity(s)",
+         .line = "squared error on 's' (before output 'Y')"},
         {.name = "regression_behind_a_layer",
          .outputs = "float[N, 1] u",
          .nodes = "",

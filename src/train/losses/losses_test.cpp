@@ -211,4 +211,20 @@ TEST(LossTypes, OneHotTargetsHaveTheShapeOfTheScores) {
   EXPECT_THROW(target_type(SoftmaxCrossEntropy{.class_weights = {1, 2}}, *scores), ModelError);
 }
 
+TEST(LossTypes, TokensAreComparedWithTheNextOnes) {
+  Draft draft;
+  const ir::Dim rows = ir::Dim::named("N");
+  const ir::Value* scores = draft.input("scores", DataType::kFloat32, {rows, 3, 9});
+  const ir::Value* flat = draft.input("flat", DataType::kFloat32, {rows, 9});
+  EXPECT_EQ(target_type(CausalLm{}, *scores, 2).to_string(), "int64[N, 3]");
+  EXPECT_EQ(target_type(MaskedLm{}, *scores, 2).to_string(), "int64[N, 3]");
+  EXPECT_EQ(target_type(Dpo{}, *scores).dtype, DataType::kFloat64);
+  EXPECT_THROW(target_type(CausalLm{}, *flat), ModelError);
+  EXPECT_THROW(target_type(Dpo{}, *flat), ModelError);
+  const Tensor tokens = Tensor::from(std::vector<std::int64_t>{1, 2, 3, 4, 2, 6}, Dims{2, 3});
+  EXPECT_THAT(compared_classes(CausalLm{.ignore_index = -1, .pad = 2}, tokens),
+              testing::ElementsAre(-1, 3, -1, -1, 6, -1));
+  EXPECT_THAT(compared_classes(MaskedLm{}, tokens), testing::ElementsAre(1, 2, 3, 4, 2, 6));
+}
+
 }  // namespace onnxgrad::train::losses_test

@@ -37,9 +37,31 @@ class Document(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """One long row of tokens [M], in memory or in a file, without or with separators."""
+    """One long row of tokens [M], in memory or in files, without or with separators."""
 
-    ids: Ids
+    ids: Ids | Joined
+
+
+class Joined:
+    """Rows of tokens one after another, of which slices are read."""
+
+    def __init__(self, parts: Sequence[Ids | Joined]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, wanted: slice) -> Ids:
+        first, end, _ = wanted.indices(len(self))
+        found = []
+        for number in range(int(np.searchsorted(self._ends, first, "right")), len(self._parts)):
+            part, last = self._parts[number], int(self._ends[number])
+            begin = last - len(part)
+            if begin >= end:
+                break
+            found.append(part[max(first - begin, 0) : end - begin])
+        return np.concatenate(found)
 
 
 def documents_of(
@@ -77,9 +99,14 @@ def _document(ids: Ids, source: Ids | None = None) -> Document:
 def _joined(parts: list[Stream | list[Document]]) -> Stream | list[Document]:
     if len(parts) == 1:
         return parts[0]
+    streams = [part.ids for part in parts if isinstance(part, Stream)]
+    if len(streams) == len(parts):
+        return Stream(Joined(streams))
     found: list[Document] = []
     for part in parts:
-        found += [_document(np.asarray(part.ids, np.int64))] if isinstance(part, Stream) else part
+        found += (
+            [_document(np.asarray(part.ids[:], np.int64))] if isinstance(part, Stream) else part
+        )
     return found
 
 
@@ -126,7 +153,7 @@ def _read(
         ids = _encoded(_text_file(path), tokenizer, path)
         return Stream(ids)
     found = []
-    for where, record in records_of(path, tokenizer):
+    for where, record in records_of(path):
         found.append(_of_record(record, where, tokenizer, columns, answers_only))
     return found
 
@@ -198,9 +225,8 @@ def _unreadable(path: str, error: Exception) -> DataError:
 # ----------------------------------------------------------------------------------------- records
 
 
-def records_of(path: str, tokenizer: Tokenizer | None) -> Iterator[tuple[str, dict[str, Any]]]:
+def records_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a .jsonl or .parquet file, with where each is."""
-    del tokenizer
     suffix = Path(path).suffix.lower()
     if suffix == ".jsonl":
         yield from _json_lines(path)
@@ -294,7 +320,7 @@ def answer_of(
     if isinstance(answer, list) and answer and isinstance(answer[0], dict):  # messages
         if tokenizer is None:
             raise _no_tokenizer(where)
-        before = prompt if isinstance(prompt, list) else []
+        before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt or []
         ids, is_answer = tokenizer.chat([*before, *answer], where)
         return Document(ids, np.where(is_answer, ids, IGNORED) if answers_only else ids)
     first = _ids(prompt, where, tokenizer) if prompt is not None else np.zeros(0, np.int64)
@@ -318,7 +344,7 @@ def pairs_of(
     records: Iterable[tuple[str, Mapping[str, Any]]]
     if isinstance(data, (str, os.PathLike)):
         paths = files_of(data) if is_pattern(data) else [os.fspath(data)]
-        records = (one for path in paths for one in records_of(path, tokenizer))
+        records = (one for path in paths for one in records_of(path))
     else:
         records = ((f"pair {i}", one) for i, one in enumerate(data))
     found = []

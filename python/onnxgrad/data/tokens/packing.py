@@ -37,12 +37,18 @@ class Rows(NamedTuple):
 class PackedRows:
     """Documents in rows of `length` tokens, several in one if `packs`.
 
-    Longer documents are cut. Rows are filled by the longest documents first, each in the fullest
-    row that has room for it.
+    Longer documents are cut into several pieces, or with ``cuts=False`` into one. Rows are filled
+    by the longest first, each in the fullest row that has room for it.
     """
 
     def __init__(
-        self, documents: Sequence[Document], length: int, pad: int, *, packs: bool
+        self,
+        documents: Sequence[Document],
+        length: int,
+        pad: int,
+        *,
+        packs: bool,
+        cuts: bool = True,
     ) -> None:
         self.length = length
         self._documents = documents
@@ -50,7 +56,7 @@ class PackedRows:
         pieces = [
             (number, first, min(length, len(one.ids) - first))
             for number, one in enumerate(documents)
-            for first in range(0, len(one.ids), length)
+            for first in range(0, len(one.ids) if cuts else 1, length)
         ]
         self._rows = _packed(pieces, length) if packs else [[piece] for piece in pieces]
 

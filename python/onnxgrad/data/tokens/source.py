@@ -152,7 +152,8 @@ class Tokens(Source):
         length = self.sequence_length or fixed_length(core) or _LENGTH
         limit = token_limit(core)
         kind = _kind_of(core)
-        laid = self._laid(length, limit, packs=self.packing and kind != "seq2seq_lm")
+        is_pair = kind == "seq2seq_lm"
+        laid = self._laid(length, limit, packs=self.packing and not is_pair, cuts=not is_pair)
         makers = {"causal_lm": _Causal, "masked_lm": _Masked, "seq2seq_lm": _Translated}
         return makers[kind](self, core, laid, limit)
 
@@ -161,19 +162,23 @@ class Tokens(Source):
         loss = session._core.loss
         if _core.loss_name(loss.function) == "softmax_cross_entropy" and _ignored_of(loss) is None:
             raise OptionError(
-                what="the loss of these tokens is not known: the model's scores of a token depend "
-                "on later ones",
+                what="the loss softmax_cross_entropy is not one of tokens",
                 value="loss",
-                hint="Give loss='masked_lm', or loss='causal_lm' all the same.",
+                detail="An automatic loss is one where no score depends on a later token.",
+                hint="Give loss='masked_lm' to a model whose scores do, else loss='causal_lm'.",
             )
 
-    def _laid(self, length: int, limit: int | None, *, packs: bool) -> StreamRows | PackedRows:
-        key = (length, limit, packs)
+    def _laid(
+        self, length: int, limit: int | None, *, packs: bool, cuts: bool = True
+    ) -> StreamRows | PackedRows:
+        key = (length, limit, packs, cuts)
         if self._kept is None or self._kept[0] != key:
             self._kept = (key, self._lay_out(*key))
         return self._kept[1]
 
-    def _lay_out(self, length: int, limit: int | None, packs: bool) -> StreamRows | PackedRows:
+    def _lay_out(
+        self, length: int, limit: int | None, packs: bool, cuts: bool
+    ) -> StreamRows | PackedRows:
         found = documents_of(
             self.data,
             self.tokenizer,
@@ -183,7 +188,7 @@ class Tokens(Source):
             limit=limit,
         )
         if not isinstance(found, Stream):
-            return PackedRows(found, length, self._pad, packs=packs)
+            return PackedRows(found, length, self._pad, packs=packs, cuts=cuts)
         laid = StreamRows(found, length, self._separator)
         if not len(laid):
             raise DataError(
