@@ -280,7 +280,8 @@ def test_running_statistics_are_in_the_checkpoint(tmp_path):
     model = onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17]>
     net (float[N, 2] X) => (float[N, 2] Y)
-    <float[2] scale = {1, 1}, float[2] bias = {0, 0}, float[2] mean = {0, 0}, float[2] var = {1, 1}> {
+    <float[2] scale = {1, 1}, float[2] bias = {0, 0},
+     float[2] mean = {0, 0}, float[2] var = {1, 1}> {
       Y = BatchNormalization(X, scale, bias, mean, var)
     }""")
     artifacts.generate_artifacts(

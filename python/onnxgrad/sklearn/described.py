@@ -9,7 +9,6 @@ import numpy as np
 
 from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
-from onnxgrad.base.heads import HeadLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
@@ -28,7 +27,6 @@ SESSION_PARAMETERS = (
     "trainable",
     "frozen",
     "untie",
-    "new_head",
     "lora",
     "adapter",
     "stop_gradient",
@@ -101,8 +99,7 @@ class EstimatorParameters(Parameters):
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
     new_head : int or dict, default=None
-        Replace the last layer by a new one for this number of classes. See
-        `onnxgrad.TrainingSession`.
+        Classes of a new last layer for a given model, or arguments of `onnxgrad.replace_head`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.
@@ -159,7 +156,7 @@ class EstimatorParameters(Parameters):
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
     untie: bool
-    new_head: HeadLike | None
+    new_head: int | Mapping[str, Any] | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     stop_gradient: str | Iterable[str] | None
@@ -200,7 +197,7 @@ class EstimatorParameters(Parameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
-        new_head: HeadLike | None = None,
+        new_head: int | Mapping[str, Any] | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
@@ -283,8 +280,7 @@ class ClassifierParameters(EstimatorParameters):
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
     new_head : int or dict, default=None
-        Replace the last layer by a new one for this number of classes. See
-        `onnxgrad.TrainingSession`.
+        Classes of a new last layer for a given model, or arguments of `onnxgrad.replace_head`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.
@@ -348,7 +344,7 @@ class ClassifierParameters(EstimatorParameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
-        new_head: HeadLike | None = None,
+        new_head: int | Mapping[str, Any] | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,

@@ -73,7 +73,7 @@ Tensor numbers_of(const Value& value) {
   return std::get<Tensor>(*value.producer->find_attribute("value"));
 }
 
-/// What an exported file says about the parameters behind two reads of one tensor.
+/// Relations of the parameters behind two reads of one tensor, from an exported file.
 enum class Relation : std::uint8_t { kUnknown, kSame, kDifferent };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
