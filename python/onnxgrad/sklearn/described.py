@@ -27,6 +27,7 @@ SESSION_PARAMETERS = (
     "trainable",
     "frozen",
     "untie",
+    "new_head",
     "lora",
     "adapter",
     "stop_gradient",
@@ -99,7 +100,8 @@ class EstimatorParameters(Parameters):
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
     new_head : int or dict, default=None
-        Classes of a new last layer for a given model, or arguments of `onnxgrad.replace_head`.
+        Replace the last layer by a new one for this number of classes. See
+        `onnxgrad.TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.
@@ -280,7 +282,8 @@ class ClassifierParameters(EstimatorParameters):
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
     new_head : int or dict, default=None
-        Classes of a new last layer for a given model, or arguments of `onnxgrad.replace_head`.
+        Replace the last layer by a new one for this number of classes. See
+        `onnxgrad.TrainingSession`.
     lora : int, LoRA or dict, default=None
         LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
         own weights. See `onnxgrad.TrainingSession`.

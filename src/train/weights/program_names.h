@@ -32,7 +32,7 @@ struct ModuleOfNode {
   std::string path = {};
   char separator = '.';
 };
-ModuleOfNode module_of(const ir::Node& node);
+ModuleOfNode module_around(const ir::Node& node);
 
 /// Turns names of parameters in a call into those in the program: the paths of modules that occur
 /// in the file show which '_' was a '.'.

@@ -76,14 +76,13 @@ Tensor numbers_of(const Value& value) {
 /// Relations of the parameters behind two reads of one tensor, from an exported file.
 enum class Relation : std::uint8_t { kUnknown, kSame, kDifferent };
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // "encoder.layers.#.norm" of "encoder.layers.1.norm": the layers of a stack are copies of one.
 std::string without_digits(std::string_view name) {
   std::string text;
   for (const char c : name) {
-    if (!is_digit(c)) text += c;
-    if (is_digit(c) && !text.ends_with('#')) text += '#';
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) text += c;
+    if (is_digit && !text.ends_with('#')) text += '#';
   }
   return text;
 }
@@ -104,7 +103,7 @@ std::string without_calls(std::string_view path) {
   }
 }
 
-bool is_identity(const onnx_io::TensorRead& read) { return ir::is_op(*read.node, {"Identity"}); }
+bool is_identity_read(const onnx_io::TensorRead& read) { return ir::is_op(*read.node, {"Identity"}); }
 
 /// The names that torch's exporters leave at the reads of a tensor.
 class ProgramReads {
@@ -113,9 +112,9 @@ class ProgramReads {
                bool is_from_torch)
       : has_own_values_(has_own_values), names_(names) {
     // TorchScript writes an Identity for each parameter but the first of equal ones.
-    has_identities_ = is_from_torch && std::ranges::any_of(tensor.reads, is_identity);
+    has_identities_ = is_from_torch && std::ranges::any_of(tensor.reads, is_identity_read);
     for (const onnx_io::TensorRead& read : tensor.reads) {
-      const bool is_moved = is_identity(read);
+      const bool is_moved = is_identity_read(read);
       const std::string& name = is_moved ? read.node->output(0)->name : tensor.value->name;
       const Node* node = is_moved ? reader_behind(*read.node) : read.node;
       reads_.push_back(
@@ -214,7 +213,7 @@ class ProgramReads {
     const bool is_in_order = call.arguments.size() == node.inputs.size();
     read.argument = is_in_order ? call.arguments[static_cast<std::size_t>(input)] : "";
     if (node.name.starts_with('/') || !call.target.empty()) {
-      read.module = without_calls(module_of(node).path);
+      read.module = without_calls(module_around(node).path);
     }
   }
 
