@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests about models, arrays and tables of other libraries with these libraries: torch (on
-# the CPU, without its CUDA wheels), PEFT, transformers, JAX, polars, datasets, in an environment on
-# top of .venv.
+# the CPU, without its CUDA wheels), PEFT, transformers, timm, diffusers, JAX, polars, datasets, in an
+# environment on top of .venv.
 #
 #   scripts/interop.sh [ARGUMENTS OF PYTEST]
 set -euo pipefail
@@ -26,4 +26,5 @@ fi
 ONNXGRAD_INTEROP=1 PYTHONPATH=python "$venv/bin/python" -m pytest -q \
   tests/python/test_exported_models.py tests/python/test_foreign_arrays.py \
   tests/python/test_language_models.py tests/python/test_language_training.py \
+  tests/python/test_module_parameters.py \
   tests/python/test_peft.py tests/python/test_skl2onnx_converters.py "$@"

@@ -183,7 +183,7 @@ def _parameter(named: Parameter | str) -> Parameter:
     option = _OPTIONS[named]
     return Parameter(
         option.name,
-        option.annotation,
+        option.annotation.replace("HeadLike", "int | Mapping[str, Any]"),  # no public name
         option.default,
         option.type,
         _short(option).replace("`TrainingSession`", "`onnxgrad.TrainingSession`"),

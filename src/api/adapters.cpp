@@ -19,6 +19,7 @@
 #include "train/adapters/peft_files.h"
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
+#include "train/weights/tied_weights.h"
 
 namespace onnxgrad {
 namespace {
@@ -281,6 +282,53 @@ void drop_untrained(train::PeftAdapter& given, const Model& model,
   });
 }
 
+// Whether a table of embeddings is a matrix of scores as well, written once or twice.
+bool is_tied_table(const Model& model, const std::string& name) {
+  const ir::Model& working = *model.impl().working();
+  const auto has_name = [&name](const ir::Value* weight) {
+    const train::WeightNames names = train::names_for_patterns(*weight);
+    return names.name == name || std::ranges::find(names.aliases, name) != names.aliases.end();
+  };
+  for (const train::TiedWeight& tied : train::find_tied_weights(working)) {
+    if (has_name(tied.main) || has_name(tied.copy)) return true;
+  }
+  const auto weight = std::ranges::find_if(working.graph->initializers, has_name);
+  if (weight == working.graph->initializers.end()) return false;
+  const ir::Uses uses(*working.graph);
+  bool is_table = false;
+  bool is_matrix = false;
+  std::vector<const ir::Value*> open{*weight};
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    for (const ir::Use& use : uses.of(open[i])) {
+      if (use.node == nullptr) continue;
+      if (ir::is_op(*use.node, {"Transpose", "Identity"})) open.push_back(use.node->output(0));
+      is_table = is_table || ir::is_op(*use.node, {"Gather"});
+      is_matrix = is_matrix || ir::is_op(*use.node, {"MatMul", "Gemm"});
+    }
+  }
+  return is_table && is_matrix;
+}
+
+// PEFT trains a copy of a tied matrix, and leaves the table as it is.
+void refuse_untied_copies(const train::PeftAdapter& given, const Model& model) {
+  if (given.keeps_ties || given.options.full.empty()) return;
+  const NamedTensors all = state_dict(model);
+  for (const NamedTensor& tensor : given.tensors) {
+    const bool is_full =
+        std::ranges::find(given.options.full, tensor.name) != given.options.full.end();
+    if (!is_full || !is_tied_table(model, tensor.name)) continue;
+    const auto own = std::ranges::find(all, tensor.name, &NamedTensor::name);
+    if (own != all.end() && own->tensor.to_doubles() == tensor.tensor.to_doubles()) continue;
+    throw ModelError(
+        {.what = fmt::format("'{}' of the adapter is a copy that is not the model's table, but the "
+                             "model has one tensor for both",
+                             tensor.name),
+         .where = {.value = tensor.name},
+         .hint = "Train with ensure_weight_tying=True in PEFT's configuration, or export the model "
+                 "with tie_word_embeddings=False."});
+  }
+}
+
 }  // namespace
 
 Model add_adapter(const Model& model, const AdapterOptions& options) {
@@ -401,12 +449,15 @@ void save_adapter(const Model& model, const std::string& folder, std::string_vie
       state.push_back({.name = name, .tensor = weight.tensor});
     }
   }
-  train::write_peft_files(folder, adapter, std::move(state));
+  const bool keeps_ties = std::ranges::any_of(
+      adapter.options.full, [&](const std::string& full) { return is_tied_table(model, full); });
+  train::write_peft_files(folder, adapter, std::move(state), keeps_ties);
 }
 
 Model load_adapter(const Model& model, const std::string& folder, std::string_view name) {
   train::PeftAdapter given = train::read_peft_files(folder);
   given.options.name = name;
+  refuse_untied_copies(given, model);
   for (const train::RecordedAdapter& adapter : train::read_adapters(*model.impl().file.model)) {
     if (adapter.options.name != name) continue;
     train::fit_tensors(given, forms_in(adapter, given));

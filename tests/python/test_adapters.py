@@ -15,11 +15,11 @@ import onnxruntime as ort
 import pytest
 
 import onnxgrad as og
+from adapted_models import GPT, assert_near, disturbed, run
 from forking import run_module
 from onnx_tool import MODELS
 from pairwise import pairwise
 
-GPT = MODELS / "gpt_learned_places_opset18.onnx"
 DECODER = MODELS / "encoder_decoder_attention.onnx"
 VGG = MODELS / "vgg_small_batchnorm.onnx"
 # A model, an adapter, the roles of the layers that it adapts.
@@ -55,26 +55,6 @@ def feeds_of(path):
     with np.load(path.with_suffix(".npz")) as stored:
         inputs = ort.InferenceSession(path).get_inputs()
         return {one.name: stored[f"in/{one.name}"] for one in inputs}
-
-
-def run(model, feeds):
-    return ort.InferenceSession(model.SerializeToString()).run(None, feeds)
-
-
-def disturbed(model, scale=0.2):
-    """The model with other values in its adapter."""
-    rng = np.random.default_rng(0)
-    tensors = {
-        name: (value + scale * rng.normal(size=value.shape)).astype(value.dtype)
-        for name, value in og.adapters.state(model).items()
-    }
-    return og.adapters.set_state(model, tensors)
-
-
-def assert_near(outputs, expected, tolerance=2e-5):
-    for got, wanted in zip(outputs, expected, strict=True):
-        scale = max(1.0, float(np.abs(wanted).max()))
-        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -140,78 +120,6 @@ def test_the_norm_of_dora_is_a_constant():
     assert len(gradients) == 3
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradient, expected[name], atol=1e-5)
-
-
-def parsed(text, **arrays):
-    model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
-    for name, array in arrays.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-LAYER = "g (float[N, 4] x) => (float[N, 3] y) { y = Gemm(x, w, b) }"
-
-
-def test_dora_drops_what_the_magnitude_changes():
-    """As in PEFT: x W + b + (s - 1) d(x) W + s d(x) A B, with s = m / |W + A B|."""
-    w, b, x, mask = normal(4, 3), normal(3, seed=1), normal(5, 4, seed=2), normal(5, 4, seed=3)
-    model = disturbed(
-        og.adapters.add(parsed(LAYER, w=w, b=b), "dora", rank=2, dropout=0.5, targets="linear")
-    )
-    (node,) = (node for node in model.graph.node if node.op_type == "Dropout")
-    node.op_type, node.input[1] = "Mul", "mask"
-    model.graph.initializer.append(onnx.numpy_helper.from_array(mask, "mask"))
-    held = {one.name: onnx.numpy_helper.to_array(one) for one in model.graph.initializer}
-    first, second, magnitude = (held[name] for name in og.adapters.of(model)[0].layers[0].tensors)
-    scale = magnitude / np.linalg.norm(w + first @ second, axis=0)
-    dropped = x * mask
-    wanted = x @ w + b + (scale - 1) * (dropped @ w) + scale * (dropped @ first @ second)
-    assert_near(run(model, {"x": x}), [wanted])
-
-
-def test_dora_on_columns_of_zeros():
-    w = normal(4, 3)
-    w[:, 1] = 0
-    x = normal(8, 4, seed=2)
-    adapted = og.adapters.add(parsed(LAYER, w=w, b=normal(3, seed=1)), "dora", targets="linear")
-    session = og.TrainingSession(adapted, "squared_error")
-    for _ in range(3):
-        session.step({"x": x, "label": normal(8, 3, seed=4)})
-    trained = session.trained_model()
-    (outputs,) = run(trained, {"x": x})
-    assert np.isfinite(outputs).all()
-    assert_near(run(og.adapters.merge(trained), {"x": x}), [outputs])
-
-
-def test_files_of_factors_on_one_score(tmp_path):
-    """The form [1, 1] says nothing of which side is scaled; the configuration does."""
-    text = "g (float[N, 4] x) => (float[N, 1] y) { h = MatMul(x, v) t = Tanh(h) y = MatMul(t, w) }"
-    model = parsed(text, v=normal(4, 3), w=normal(3, 1, seed=1))
-    changed = disturbed(og.adapters.add(model, "ia3", targets=["v", "w"]))
-    og.adapters.save(changed, tmp_path)
-    feeds = {"x": normal(5, 4)}
-    assert_near(run(og.adapters.load(model, tmp_path), feeds), run(changed, feeds), 1e-6)
-    table = og.adapters.add(GPT, "ia3", targets="embedding")
-    with pytest.raises(og.ModelError, match="PEFT has no file for factors on the table"):
-        og.adapters.save(table, tmp_path)
-
-
-def test_weights_that_are_inputs_take_adapters():
-    model = parsed(LAYER, w=normal(4, 3), b=normal(3))
-    model.ir_version = 3
-    model.opset_import[0].version = 8
-    for tensor in model.graph.initializer:
-        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        model.graph.input.append(info)
-    feeds = {"x": normal(5, 4)}
-    adapted = disturbed(og.adapters.add(model, targets="linear", rank=1))
-    outputs = run(adapted, feeds)
-    assert np.abs(outputs[0] - run(model, feeds)[0]).max() > 1e-3
-    assert_near(run(og.adapters.merge(adapted), feeds), outputs)
 
 
 def batch(rows=32):

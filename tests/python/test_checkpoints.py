@@ -236,6 +236,14 @@ def test_resumed_training_is_the_uninterrupted_one(tmp_path, rows, every, error)
     assert resumed.checkpoint_problem == ""
 
 
+def test_a_resumed_fit_without_a_step_keeps_its_time(tmp_path, rows):
+    for resume in (False, True):
+        trainer = og.Trainer(mlp_proto((4, 5, 2)), "squared_error")
+        keeper = og.callbacks.Checkpoint(tmp_path / "run")
+        fit(trainer, rows, callbacks=[keeper], resume=resume, max_steps=3)
+        assert trainer.history["seconds"][-1] < 60
+
+
 @pytest.mark.parametrize(
     "options",
     [

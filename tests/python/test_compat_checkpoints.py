@@ -274,3 +274,33 @@ def test_slots_of_other_optimizers_are_stored(tmp_path, optimizer):
         train(*pair, X, y, 2)
     for (name, one), (_, other) in itertools.zip_longest(state.parameters, again.parameters):
         np.testing.assert_array_equal(one.data, other.data, err_msg=name)
+
+
+def test_running_statistics_are_in_the_checkpoint(tmp_path):
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    net (float[N, 2] X) => (float[N, 2] Y)
+    <float[2] scale = {1, 1}, float[2] bias = {0, 0},
+     float[2] mean = {0, 0}, float[2] var = {1, 1}> {
+      Y = BatchNormalization(X, scale, bias, mean, var)
+    }""")
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=["scale", "bias"],
+        loss=artifacts.LossType.MSELoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=tmp_path,
+    )
+    X = np.random.default_rng(0).normal(3, 2, (32, 2)).astype(np.float32)
+    state, module, optimizer = load(tmp_path)
+    before = module.eval()(X, X)
+    train(module.train(), optimizer, X, X, 5)
+    after = module.eval()(X, X)
+    CheckpointState.save_checkpoint(state, tmp_path / "saved", include_optimizer_state=True)
+    again, other, update = load(tmp_path, "saved")
+    assert sorted(name for name, _ in again.parameters) == ["bias", "scale"]
+    assert before != after == other.eval()(X, X)
+    np.testing.assert_array_equal(
+        train(other.train(), update, X, X, 3), train(module.train(), optimizer, X, X, 3)
+    )
+    assert other.eval()(X, X) == module.eval()(X, X)

@@ -574,6 +574,7 @@ def test_missing_external_data_says_where_it_is_looked_for(tmp_path):
         ("ignored='a b'", "--ignored 'a b'"),
         ("data_lr=1 x.loss=2 runs/batch_size.csv", "data_lr=1 x.loss=2 runs/batch_size.csv"),
         ("momentum=0.9", "momentum=0.9"),
+        ("loss={'a': 1} or loss='a:lr=1'", "loss={'a': 1} or --loss a:lr=1"),
         ("open_batch=False. Omit open_batch=True.", "--open-batch off. Omit --open-batch on."),
     ],
 )

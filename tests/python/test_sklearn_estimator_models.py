@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from skl2onnx import to_onnx
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import (
@@ -361,6 +362,19 @@ def test_lbfgs_is_that_of_logistic_regression(iris):
     np.testing.assert_allclose(
         classifier.predict_proba(X), expected.predict_proba(X), rtol=1e-4, atol=1e-6
     )
+
+
+def test_a_new_head_for_the_classes_of_y(iris):
+    X, y = iris
+    names = np.array(["a", "b", "c"])[y]
+    for head in (3, {"classes": 3, "init": "zeros"}):
+        model = OnnxClassifier(mlp_proto((4, 6, 2), head="Softmax"), new_head=head, max_iter=3)
+        fitted = clone(model).fit(X, names)
+        assert fitted.predict_proba(X).shape == (150, 3)
+        assert set(fitted.predict(X)) <= set(names)
+        assert fitted.get_params()["new_head"] == head
+    with pytest.raises(ValueError, match="2 columns"):
+        OnnxClassifier(mlp_proto((4, 6, 2), head="Softmax")).fit(X, names)
 
 
 def test_options_of_training_arrive(iris):

@@ -22,7 +22,6 @@ WITHOUT_HEAD = {
     "mlp_2_integers_columns_float64",
     "one_vs_rest_2_integers_plain_float32",
     "one_vs_rest_2_integers_plain_float64",
-    "one_vs_rest_3_integers_plain_float32",
 }
 
 CNN = """

@@ -9,7 +9,6 @@ import numpy as np
 
 from onnxgrad.adapters import AdapterLike, BaseLike, LoRALike
 from onnxgrad.base.checks import checked_names
-from onnxgrad.base.heads import HeadLike
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import DistillLike, LossLike, PenaltyLike, TeacherLike
 from onnxgrad.optimizers import AverageLike, OptimizerLike, ParameterGroup, SharpnessLike
@@ -185,7 +184,7 @@ class EstimatorParameters(Parameters):
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
     untie: bool
-    new_head: HeadLike | None
+    new_head: int | Mapping[str, Any] | None
     lora: LoRALike | None
     adapter: AdapterLike | None
     teacher: TeacherLike | None
@@ -232,7 +231,7 @@ class EstimatorParameters(Parameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
-        new_head: HeadLike | None = None,
+        new_head: int | Mapping[str, Any] | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,
@@ -403,7 +402,7 @@ class ClassifierParameters(EstimatorParameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
-        new_head: HeadLike | None = None,
+        new_head: int | Mapping[str, Any] | None = None,
         lora: LoRALike | None = None,
         adapter: AdapterLike | None = None,
         teacher: TeacherLike | None = None,

@@ -44,7 +44,7 @@ Json chosen(const std::vector<std::string>& modules) {
   return "^(" + pattern + ")$";
 }
 
-Json config_of(const RecordedAdapter& adapter) {
+Json config_of(const RecordedAdapter& adapter, bool keeps_ties) {
   const AdapterOptions& options = adapter.options;
   std::vector<std::string> modules;
   std::vector<std::string> feedforward;
@@ -95,6 +95,7 @@ Json config_of(const RecordedAdapter& adapter) {
       }
     }
     if (!saved.empty()) config["modules_to_save"] = saved;
+    if (!saved.empty() && keeps_ties) config["ensure_weight_tying"] = true;
   }
   return config;
 }
@@ -255,7 +256,7 @@ void read_options(const std::string& path, const Json& config, AdapterOptions& o
 }  // namespace
 
 void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
-                      NamedTensors tensors) {
+                      NamedTensors tensors, bool keeps_ties) {
   const AdapterKind kind = adapter.options.kind;
   if (kind == AdapterKind::kBias || kind == AdapterKind::kNorm) {
     throw ModelError({.what = fmt::format("PEFT has no file for '{}': nothing was added to the "
@@ -280,7 +281,8 @@ void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
     // The tensors first: a folder with a configuration is complete.
     write_safetensors(path_in(folder, kTensorFile), safetensors_head(tensors, {{"format", "pt"}}),
                       tensors);
-    base::write_atomically(path_in(folder, kConfigFile), config_of(adapter).dump(2) + "\n");
+    base::write_atomically(path_in(folder, kConfigFile),
+                           config_of(adapter, keeps_ties).dump(2) + "\n");
   } catch (const CheckpointError&) {
     throw;
   } catch (const Error& error) {
@@ -327,6 +329,8 @@ PeftAdapter read_peft_files(const std::string& folder) {
   const std::string tensor_path = path_in(folder, kTensorFile);
   try {
     read_options(path, config, options);
+    const auto ties = config.find("ensure_weight_tying");
+    adapter.keeps_ties = ties != config.end() && ties->is_boolean() && ties->get<bool>();
     const SafetensorsFile file = SafetensorsFile::open(tensor_path);
     for (const SafetensorsEntry& entry : file.entries()) {
       std::string_view name = entry.name;

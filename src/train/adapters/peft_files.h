@@ -21,12 +21,15 @@ struct PeftAdapter {
   LayerForms layers;
   NamedTensors tensors;
   NamedTensors frozen;  ///< weights of the model that are not trained with the adapter
+  /// "ensure_weight_tying": a matrix of scores that is trained stays the table of embeddings
+  /// too.
+  bool keeps_ties = false;
 };
 
 /// Writes both files. `tensors` have PEFT's names and shapes. Throws: ModelError (a kind that PEFT
-/// does not have), CheckpointError.
+/// does not have), CheckpointError. `keeps_ties`: see PeftAdapter.
 void write_peft_files(const std::string& folder, const RecordedAdapter& adapter,
-                      NamedTensors tensors);
+                      NamedTensors tensors, bool keeps_ties = false);
 
 /// Reads both files. Throws: CheckpointError.
 PeftAdapter read_peft_files(const std::string& folder);

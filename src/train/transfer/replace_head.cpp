@@ -17,6 +17,7 @@
 #include "onnxgrad/option_error.h"
 #include "train/adapters/packed_matrix.h"
 #include "train/tools/patterns.h"
+#include "train/transfer/one_vs_rest.h"
 #include "train/transfer/score_layers.h"
 #include "train/transfer/width_change.h"
 
@@ -387,6 +388,7 @@ std::vector<std::string> replace_heads(ir::Model& file, const ir::Model& working
     ir::close_defaults(*file.graph);
     file.ir_version = kConstantInitializers;
   }
+  join_one_vs_rest(file);
   const std::vector<ScoreLayer> layers = find_score_layers(file, working);
   HeadFinder finder(file, working, layers, options);
   std::vector<Value*> made;

@@ -76,7 +76,7 @@ class AliasFinder {
     std::map<const Value*, int> by_weight;
     for (const Node* node : graph_.nodes) {
       if (!is_cell(*node)) continue;
-      const std::string module = node->op_type + module_of(*node).path;
+      const std::string module = node->op_type + module_around(*node).path;
       const auto [known, is_new] = by_weight.try_emplace(node->input(1), counts[module]);
       if (is_new) ++counts[module];
       layers_.emplace(node, known->second);
@@ -105,7 +105,7 @@ class AliasFinder {
     if (auto name = name_beside(site); !name.empty()) {
       return {.names = {std::move(name)}, .is_transposed = is_transposed};
     }
-    const ModuleOfNode module = module_of(*site.node);
+    const ModuleOfNode module = module_around(*site.node);
     if (module.path.empty()) return {};
     return {.names = {module.path + module.separator + site.role}, .is_transposed = is_transposed};
   }
@@ -134,7 +134,7 @@ class AliasFinder {
     if (other == nullptr || !other->is_initializer()) return "";
     const Node* reader = uses_.first_reader(other);
     if (reader == nullptr) return "";
-    const ModuleOfNode module = module_of(*reader);
+    const ModuleOfNode module = module_around(*reader);
     std::string name = module.path + module.separator + site.role;
     return module.path.empty() || graph_.names().is_used(name) ? "" : name;
   }
@@ -181,7 +181,7 @@ class AliasFinder {
 
   // Parameters of torch.nn.LSTM, GRU and RNN: "cell.weight_ih_l0", "cell.bias_hh_l0_reverse".
   ir::WeightAlias alias_in_cell(const Site& site) const {
-    const ModuleOfNode module = module_of(*site.reader);
+    const ModuleOfNode module = module_around(*site.reader);
     const auto layer = layers_.find(site.reader);
     if (module.path.empty() || layer == layers_.end()) return {};
     std::vector<std::string> kinds;

@@ -46,6 +46,14 @@ TEST(ConstantEvidence, FormulasBehindTables) {
   EXPECT_EQ(formula_behind(table(
                 {64}, [](std::int64_t i) { return std::pow(1e4, -static_cast<double>(i) / 64); })),
             "evenly spaced numbers");
+  EXPECT_EQ(formula_behind(table({2, 8, 8},
+                                 [](std::int64_t i) {  // slopes of attention by distance
+                                   const double slope = i < 64 ? 0.5 : 0.25;
+                                   return -slope *
+                                          std::abs(static_cast<double>((i / 8 % 8) - (i % 8)));
+                                 })),
+            "evenly spaced numbers");
+  EXPECT_EQ(formula_behind(table({2, 2}, [](std::int64_t i) { return 0.3 + 0.7 * (i % 2); })), "");
   EXPECT_EQ(formula_behind(table({4, 4},
                                  [](std::int64_t i) {
                                    return i % 4 > i / 4 ? -std::numeric_limits<double>::infinity()

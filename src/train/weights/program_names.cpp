@@ -194,7 +194,7 @@ ProgramCall program_call(const ir::Node& node) {
   return call;
 }
 
-ModuleOfNode module_of(const ir::Node& node) {
+ModuleOfNode module_around(const ir::Node& node) {
   std::vector<std::string> scopes = scopes_of(node);
   if (scopes.size() >= 2) {
     const std::string& module = scopes[scopes.size() - 2];

@@ -32,7 +32,7 @@ struct ModuleOfNode {
   std::string path = {};
   char separator = '.';
 };
-ModuleOfNode module_of(const ir::Node& node);
+ModuleOfNode module_around(const ir::Node& node);
 
 /// Turns names of parameters in a call into those in the program: the paths of modules that occur
 /// in the file show which '_' was a '.'.
@@ -66,7 +66,7 @@ bool is_name_of_movement(std::string_view name);
 /// The part of `name` behind the last of `characters`.
 std::string after_last(std::string_view name, std::string_view characters);
 
-/// What a tensor was in the program, if the file says so.
+/// Kinds of tensors in the program, as far as the file says.
 enum class ProgramKind : std::uint8_t {
   kUnknown,
   kParameter,  ///< also computed from a parameter, by the exporter

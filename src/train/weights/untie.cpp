@@ -73,17 +73,16 @@ Tensor numbers_of(const Value& value) {
   return std::get<Tensor>(*value.producer->find_attribute("value"));
 }
 
-/// What an exported file says about the parameters behind two reads of one tensor.
+/// Relations of the parameters behind two reads of one tensor, from an exported file.
 enum class Relation : std::uint8_t { kUnknown, kSame, kDifferent };
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // "encoder.layers.#.norm" of "encoder.layers.1.norm": the layers of a stack are copies of one.
 std::string without_digits(std::string_view name) {
   std::string text;
   for (const char c : name) {
-    if (!is_digit(c)) text += c;
-    if (is_digit(c) && !text.ends_with('#')) text += '#';
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) text += c;
+    if (is_digit && !text.ends_with('#')) text += '#';
   }
   return text;
 }
@@ -104,17 +103,18 @@ std::string without_calls(std::string_view path) {
   }
 }
 
-bool is_identity(const onnx_io::TensorRead& read) { return ir::is_op(*read.node, {"Identity"}); }
+bool is_identity_read(const onnx_io::TensorRead& read) { return ir::is_op(*read.node, {"Identity"}); }
 
 /// The names that torch's exporters leave at the reads of a tensor.
 class ProgramReads {
  public:
-  ProgramReads(const TensorReads& tensor, bool has_own_values, const ParameterNames& names)
+  ProgramReads(const TensorReads& tensor, bool has_own_values, const ParameterNames& names,
+               bool is_from_torch)
       : has_own_values_(has_own_values), names_(names) {
     // TorchScript writes an Identity for each parameter but the first of equal ones.
-    has_identities_ = std::ranges::any_of(tensor.reads, is_identity);
+    has_identities_ = is_from_torch && std::ranges::any_of(tensor.reads, is_identity_read);
     for (const onnx_io::TensorRead& read : tensor.reads) {
-      const bool is_moved = is_identity(read);
+      const bool is_moved = is_identity_read(read);
       const std::string& name = is_moved ? read.node->output(0)->name : tensor.value->name;
       const Node* node = is_moved ? reader_behind(*read.node) : read.node;
       reads_.push_back(
@@ -136,7 +136,7 @@ class ProgramReads {
       return by_calls(one.parameters, other.parameters);
     }
     if (!one.name.empty() && !other.name.empty()) {
-      return one.name == other.name ? Relation::kSame : by_names(one.name, other.name);
+      return one.name == other.name ? Relation::kSame : Relation::kDifferent;
     }
     if (!one.arguments.empty() && !other.arguments.empty()) {
       if (!one.argument.empty() && one.argument == other.argument) return Relation::kSame;
@@ -151,7 +151,7 @@ class ProgramReads {
     if (one.module.empty() || other.module.empty() || one.module == other.module) {
       return Relation::kUnknown;
     }
-    return by_names(one.module, other.module);
+    return by_modules(one.module, other.module);
   }
 
   bool has_different() const {
@@ -190,9 +190,9 @@ class ProgramReads {
     return have_common(a, b) ? Relation::kUnknown : Relation::kDifferent;
   }
 
-  // Different names for elements that are one parameter's are those of a tied one, if they are not
-  // of the layers of a stack.
-  Relation by_names(std::string_view a, std::string_view b) const {
+  // Elements that are one parameter's are those of a tied one in other modules, if these are not
+  // the layers of a stack.
+  Relation by_modules(std::string_view a, std::string_view b) const {
     const bool are_copies = without_digits(a) == without_digits(b);
     return !has_own_values_ || are_copies ? Relation::kDifferent : Relation::kUnknown;
   }
@@ -213,7 +213,7 @@ class ProgramReads {
     const bool is_in_order = call.arguments.size() == node.inputs.size();
     read.argument = is_in_order ? call.arguments[static_cast<std::size_t>(input)] : "";
     if (node.name.starts_with('/') || !call.target.empty()) {
-      read.module = without_calls(module_of(node).path);
+      read.module = without_calls(module_around(node).path);
     }
   }
 
@@ -227,11 +227,12 @@ std::vector<Candidate> find_candidates(const TensorIndex& index, const ir::Model
                                        const opdef::OpRegistry& registry) {
   std::vector<Candidate> candidates;
   const ParameterNames names(*working.graph);
+  const bool is_from_torch = working.producer_name == "pytorch";
   for (const Weight& weight : find_weights(working, registry)) {
     const TensorReads* tensor = is_state(weight) ? index.find(*weight.value) : nullptr;
     if (tensor == nullptr || tensor->reads.size() < 2) continue;
     const bool is_own = has_own_values(weight.value->initializer);
-    if (is_own && !ProgramReads(*tensor, true, names).has_different()) continue;
+    if (is_own && !ProgramReads(*tensor, true, names, is_from_torch).has_different()) continue;
     candidates.push_back({.tensor = tensor, .has_own_values = is_own});
   }
   return candidates;
@@ -451,7 +452,8 @@ std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model&
   UntiedFile result;
   ir::NameAuthority names = file.model->graph->names();
   for (const Candidate& candidate : candidates) {
-    ProgramReads program(*candidate.tensor, candidate.has_own_values, parameters);
+    ProgramReads program(*candidate.tensor, candidate.has_own_values, parameters,
+                         trial.producer_name == "pytorch");
     for (std::size_t i = 0; i < candidate.names.size(); ++i) {
       const auto weight = by_name.find(candidate.names[i]);
       if (weight != by_name.end()) program.set_weight(i, *weight->second);

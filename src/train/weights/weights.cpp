@@ -48,9 +48,9 @@ std::string reason_of_attribute(const ir::Value& value) {
   return "an attribute of an operator in the file";
 }
 
-// What torch's exporter with TorchScript computes from parameters and buffers is named after its
-// reader, "onnx::Mul_421"; constants of formulas are in nodes there. It was a parameter if its
-// elements are as in trained layers, or all equal as in new ones: a formula would have one number.
+// True for a parameter, or what TorchScript computes from one, which is named after its reader,
+// "onnx::Mul_421", as are those of buffers; constants of formulas are in nodes there. Elements of a
+// parameter are as in trained layers, or all equal as in new ones: a formula would have one number.
 bool is_folded_parameter(const ir::Value& value, const Reading& reading) {
   if (kind_of(value) != Kind::kInitializer || !value.name.starts_with("onnx::")) return false;
   const Tensor& numbers = value.initializer;
@@ -81,10 +81,9 @@ std::string reason_of_constant(const ir::Value& value, const Reading& reading, b
   if (!reading.reason.empty()) return reading.reason;
   if (is_number) {
     const double number = numbers.to_doubles().front();
-    if (is_epsilon(value.name, number)) return "an epsilon";
-    const bool is_parameter = reading.is_operand_alone ||
-                              is_named_by_program(value, is_from_torch) ||
-                              !is_formula_number(number);
+    const bool is_named =
+        is_named_by_program(value, is_from_torch) && !is_epsilon(value.name, number);
+    const bool is_parameter = reading.is_operand_alone || is_named || !is_formula_number(number);
     return is_parameter ? "" : "one number of a formula";
   }
   return std::string(formula_behind(numbers));

@@ -4,6 +4,7 @@
 export.
 """
 
+import copy
 import math
 
 import torch
@@ -290,6 +291,22 @@ def torch_experts():
             return functional.linear(self.norm(x), self.table.weight)
 
     return Experts(), (words(),)
+
+
+@module
+def torch_copies():
+    class Copies(nn.Module):
+        """A network and a copy of it, as students and teachers begin."""
+
+        def __init__(self):
+            super().__init__()
+            self.student = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 4))
+            self.teacher = copy.deepcopy(self.student)
+
+        def forward(self, x):
+            return self.student(x) - self.teacher(torch.tanh(x))
+
+    return Copies(), (torch.randn(4, 6),)
 
 
 @module

@@ -170,6 +170,8 @@ class CheckpointState:
         self._gradients: dict[str, _Array] = {}
         self._changes = 0  # number of assignments by the user, to invalidate copies
         self._optimizer: FlatCheckpoint | None = None  # only its optimizer state counts
+        self._statistics: dict[str, _Array] = {}  # running ones, which are no parameters
+        self._module: Any = None  # the Module that has newer ones
         self._optimizer_source: Any = None  # the Optimizer, once there is one
         self._is_behind = False  # whether that has newer values
         self.parameters = Parameters(self)
@@ -250,7 +252,8 @@ class CheckpointState:
         values = {name: state._value(name) for name in state._values}
         stored = FlatCheckpoint(
             trained={name: value for name, value in values.items() if name in state._trained},
-            frozen={name: value for name, value in values.items() if name not in state._trained},
+            frozen={name: value for name, value in values.items() if name not in state._trained}
+            | (state._statistics if state._module is None else state._module._statistics()),
             nominal=state.is_nominal,
             properties=dict(iter(state.properties)),
         )

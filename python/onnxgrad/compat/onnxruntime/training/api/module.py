@@ -64,6 +64,10 @@ class Module:
                 f"{os.fspath(train_model_uri)!r} is not a training model of generate_artifacts."
             )
         self._part: ForwardPart = part
+        # Running statistics are tensors of the model, and beside the parameters in a checkpoint.
+        self._inside = {tensor.name for tensor in part.model.graph.initializer}
+        for name in self._inside & state._values.keys():
+            state._statistics[name] = state._values.pop(name)
         self._parameters = part.parameters([*state._values])
         self._check_parameters()
         self._trained = [name for name in part.trained if name in state._values]
@@ -73,7 +77,9 @@ class Module:
         self._device = device.partition(":")[0] if device.endswith(":0") else device
         self._reset = True
         self._seeds: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
+        self._passes: Any = None
         self._build()
+        state._module = self
 
     def _check_parameters(self) -> None:
         """Compare with the shapes of the model, and give nominal parameters theirs."""
@@ -96,8 +102,11 @@ class Module:
     def _build(self) -> None:
         values = {name: self._state._value(name) for name in self._parameters}
         model = self._part.with_values(values)
+        self._state._statistics |= self._statistics()
+        if known := {k: v for k, v in self._state._statistics.items() if k in self._inside}:
+            model = og.set_weights(model, known)
         if self._trained:
-            self._passes: Any = og.ForwardBackward(
+            self._passes = og.ForwardBackward(
                 model,
                 weights=self._trained,
                 untie=False,
@@ -107,6 +116,12 @@ class Module:
         else:
             self._passes = og.InferenceSession(model, device=self._device)
         self._seen = self._state._changes
+
+    def _statistics(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the running statistics, as the training steps have left them."""
+        if self._passes is None or not self._trained:
+            return self._state._statistics
+        return {name: v for name, v in self._passes.weights.items() if name in self._inside}
 
     def _weights_changed(self) -> None:
         """Take over parameters that the user has set."""
@@ -221,9 +236,8 @@ class Module:
         values = {name: self._state._value(name) for name in self._parameters}
         source = self._part if self._evaluation is None else ForwardPart(self._evaluation, [])
         model = source.with_values(values)
-        if self._trained:  # running statistics
-            known = {tensor.name for tensor in model.graph.initializer}
-            found = {n: v for n, v in self._passes.weights.items() if n in known}
+        known = {tensor.name for tensor in model.graph.initializer}
+        if found := {n: v for n, v in self._statistics().items() if n in known}:
             model = og.set_weights(model, found)
         del model.metadata_props[:]
         needed = names_above(model.graph.node, graph_output_names)
