@@ -41,7 +41,9 @@ struct DistillationOptions {
   /// The loss is alpha times what is learnt from the teacher, plus 1 - alpha times the task's. With
   /// 1 there is no task and there are no labels.
   double alpha = 0.5;
-  std::string teacher_output = {};  ///< output or value of its scores; empty: found as for a loss
+  /// Output or value of the teacher for the student's (first) scores; empty: found as for a loss,
+  /// among several outputs the one of the student's name.
+  std::string teacher_output = {};
   std::vector<ValueMatch> values = {};
   /// Factor of the squared error of attention maps; 0: they are not compared. Maps are the results
   /// of Softmax that a MatMul reads. Layer i of n learns from the last of the teacher's layers that

@@ -77,13 +77,17 @@ class Matcher {
     graph_->name = name_of_teacher(teacher);
     graph_->inputs = options.inputs;
     const train::BatchForm batch =
-        train::open_batch(train::in_inference_form(teacher.impl().working()));
+        train::open_batch(train::in_inference_form(teacher.impl().training_copy()));
     graph_->model = batch.model;
     graph_->fixed_rows = batch.fixed_rows();
   }
 
   std::vector<Loss> run() {
-    if (options_.outputs != Outputs::kNone) match_outputs();
+    if (options_.outputs != Outputs::kNone) {
+      const LossInfo student = scores_of_student();
+      match_scores(student, options_.teacher_output);
+      for (const LossInfo& other : student.others) match_scores(other, "");
+    }
     for (const ValueMatch& match : options_.values) match_values(match);
     if (options_.attention > 0) match_attention();
     if (matches_.empty()) {
@@ -115,9 +119,8 @@ class Matcher {
     return find_loss(student_, task);
   }
 
-  // The output of that name, if there are several and none is named.
-  LossInfo scores_of_teacher(const LossInfo& student) const {
-    std::string output = options_.teacher_output;
+  // `output`: of the teacher; empty: that of the student's name, if there are several.
+  LossInfo scores_of_teacher(const LossInfo& student, std::string output) const {
     const auto& outputs = teacher_.outputs();
     const auto is_same = [&](const ValueInfo& one) {
       return one.name == student.output || one.name == student.scores;
@@ -136,9 +139,8 @@ class Matcher {
     }
   }
 
-  void match_outputs() {
-    const LossInfo student = scores_of_student();
-    const LossInfo teacher = scores_of_teacher(student);
+  void match_scores(const LossInfo& student, const std::string& teacher_output) {
+    const LossInfo teacher = scores_of_teacher(student, teacher_output);
     const LossFunction& function = student.function;
     const bool is_binary = holds<BinaryCrossEntropy>(function) || holds<OneVsRest>(function);
     const bool has_probabilities =

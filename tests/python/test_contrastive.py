@@ -314,3 +314,25 @@ def test_the_example_finds_answers(capsys):
     before, after = main(epochs=30)
     assert after > before + 0.4
     assert "recall@1" in capsys.readouterr().out
+
+
+def test_columns_of_texts_are_pairs(tmp_path):
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 2]>
+        net (string[N] word) => (float[N, 4] e)
+        {
+          number = ai.onnx.ml.LabelEncoder
+           <keys_strings = ["big", "large", "small", "tiny"], values_int64s = [0, 1, 2, 3]> (word)
+          e = Gather(table, number)
+        }"""
+    )
+    table = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(table, "table"))
+    path = tmp_path / "words.csv"
+    path.write_text("word,word_2\nbig,large\nsmall,tiny\n", encoding="utf-8")
+    adam = og.optimizers.Adam(lr=0.05)
+    trainer = og.Trainer(model, "info_nce:temperature=0.5", adam, trainable="table")
+    trainer.fit(path, epochs=100, verbose=0)
+    big, large, small, tiny = trainer.predict(np.array(["big", "large", "small", "tiny"]))
+    assert og.embeddings.retrieval([big, small], [large, tiny])["recall@1"] == 1
+    assert trainer.history["train_loss"][-1] < 0.2

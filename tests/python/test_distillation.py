@@ -406,3 +406,52 @@ def test_weights_of_rows_count_for_the_teacher_too(stored, reduction):
     each = np.ravel(alone) * weight
     want = {"mean": each.sum() / weight.sum(), "sum": each.sum(), "none": each}[reduction]
     np.testing.assert_allclose(losses(loss, X, y, weight, **options), want, rtol=1e-5)
+
+
+def test_each_of_several_outputs_has_a_teacher(stored):
+    def heads(factor):
+        model = onnx.parser.parse_model(
+            """<ir_version: 8, opset_import: ["" : 18]>
+            net (float[N, 3] x) => (float[N, 1] a, float[N, 2] b)
+            { a = MatMul(x, A) b = MatMul(x, B) }"""
+        )
+        rng = np.random.default_rng(0)
+        for name, columns in (("A", 1), ("B", 2)):
+            array = (factor * rng.normal(size=(3, columns))).astype(np.float32)
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+        return model
+
+    x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    loss = {"a": "squared_error", "b": "squared_error"}
+    session = og.TrainingSession(heads(1.0), loss, "sgd", teacher=heads(3.0), distill="alpha=0.25")
+    a, b = og.InferenceSession(heads(1.0)).run(None, {"x": x})
+    feeds = {"x": x, session.target_names["a"]: a, session.target_names["b"]: b}
+    want = 0.25 * 4 * (np.mean(a**2) + np.mean(b**2))  # the targets are the scores themselves
+    assert session.step(feeds) == pytest.approx(want, rel=1e-5)
+
+
+HEADS = sorted((STORED.parents[1] / "heads").glob("*.onnx"))
+MODELS = sorted((STORED.parents[1] / "models").glob("*[!s].onnx"))
+
+
+@pytest.mark.parametrize("path", [*HEADS[::3], *MODELS[::4]], ids=lambda path: path.stem)
+def test_a_model_is_its_own_teacher(path):
+    model = onnx.load(path)
+    weights = {one.name for one in model.graph.initializer}
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for value in model.graph.input:
+        if value.name not in weights:
+            shape = [one.dim_value or 4 for one in value.type.tensor_type.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            numbers = rng.integers(0, 4, shape) if dtype.kind in "iu" else rng.normal(size=shape)
+            feeds[value.name] = numbers.astype(dtype)
+    try:
+        session = og.TrainingSession(
+            path, "auto", "sgd", teacher="self", distill="alpha=1,outputs=mse", training_mode=False
+        )
+    except og.ModelError as error:  # there is nothing to train, or no one place for a loss
+        if not any(text in str(error) for text in ("no weight to train", "several outputs")):
+            raise
+        return
+    assert session.step(feeds) == pytest.approx(0, abs=1e-6)

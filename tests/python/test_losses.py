@@ -82,7 +82,7 @@ def test_every_loss_has_all_cases_and_both_name_tables_agree():
         loss = getattr(og.losses, case["loss"])(**case["options"])
         found.setdefault(repr(loss), set()).add((case["reduction"], case["weights"] is not None))
     everything = {(r, weighted) for r in ("mean", "sum", "none") for weighted in (False, True)}
-    # Of several values of a model: test_distillation.py and test_contrastive.py.
+    # Losses of several values are in test_distillation.py and test_contrastive.py.
     of_several = {"distillation", "info_nce", "clip", "triplet", "cosine_embedding"}
     for name in set(og.losses.names()) - {"auto"} - of_several:
         assert found.get(repr(og.losses.from_name(name))) == everything, name
