@@ -32,6 +32,7 @@
 #include "onnxgrad/option_error.h"       // IWYU pragma: export
 #include "onnxgrad/precision.h"          // IWYU pragma: export
 #include "onnxgrad/profile.h"            // IWYU pragma: export
+#include "onnxgrad/quantization.h"       // IWYU pragma: export
 #include "onnxgrad/quantized_weights.h"  // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
 #include "onnxgrad/schedules.h"          // IWYU pragma: export

@@ -14,10 +14,10 @@
 //
 // A quantized file is an ordinary ONNX file: its weights are integers that a DequantizeLinear
 // reads, and the inputs of its layers go through QuantizeLinear and DequantizeLinear. Training such
-// a file, whoever wrote it, keeps a floating-point number w beside each integer q = round(w / s) + z
-// that a DequantizeLinear alone reads. Steps compute with the rounded numbers; the gradient passes
-// straight through the rounding where nothing is clipped. The trained model has the integers of the
-// new w. The weights of a model with adapters stay integers.
+// a file, whoever wrote it, keeps a floating-point number w beside each integer q = round(w / s) +
+// z that a DequantizeLinear alone reads. Steps compute with the rounded numbers; the gradient
+// passes straight through the rounding where nothing is clipped. The trained model has the integers
+// of the new w. The weights of a model with adapters stay integers.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -38,15 +38,15 @@ Calibration calibration_from_name(std::string_view name);
 ScaleGroups scale_groups_from_name(std::string_view name);
 
 struct QuantizationOptions {
-  /// Of weights: kInt8 or kInt4, symmetric. Ranges of 8 bits are those of the largest number,
+  /// Type of weights, kInt8 or kInt4, symmetric. Ranges of 8 bits are those of the largest number,
   /// those of 4 bits have the least squared error.
   DataType weights = DataType::kInt8;
   ScaleGroups groups = ScaleGroups::kChannel;
   /// Elements along the input axis of a matrix that share a scale, of kBlock. Convolutions, and
   /// matrices with no more inputs, have a scale per channel then.
   std::int64_t block_size = 32;
-  /// Whether the inputs of layers are quantized to int8 per tensor. Biases of Conv and Gemm are
-  /// then int32, with the scale of the input times that of the weight.
+  /// Whether the inputs of layers are quantized to int8 per tensor. Biases are then
+  /// int32, with the scale of the input times that of the weight.
   bool activations = true;
   Calibration calibration = Calibration::kMse;
   double percentile = 99.99;  ///< of kPercentile; in (50, 100]
@@ -70,6 +70,13 @@ struct QuantizationOptions {
 /// DataError.
 Model quantize(const Model& model, std::span<const NamedTensors> batches,
                const QuantizationOptions& options = {});
+
+/// The weights that quantize() rounded, as they were; empty for a model of a file.
+NamedTensors float_weights(const Model& model);
+
+/// `model`, which is quantized, with these weights to start its training from. Those of other names
+/// or shapes are ignored.
+Model with_float_weights(const Model& model, const NamedTensors& weights);
 
 }  // namespace onnxgrad
 

@@ -43,6 +43,8 @@ void bind_quantization(nb::module_& module) {
       "model"_a, "batches"_a, "weights"_a, "scales"_a, "block_size"_a, "activations"_a,
       "calibration"_a, "percentile"_a, "learn_ranges"_a, "layers"_a, "exclude"_a, "skip_first"_a,
       "skip_last"_a, "fold_batch_norms"_a, Unlocked());
+  module.def("float_weights", &float_weights, "model"_a);
+  module.def("with_float_weights", &with_float_weights, "model"_a, "weights"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

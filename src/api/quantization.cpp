@@ -45,19 +45,20 @@ auto from_name(const Table& table, std::string_view name, std::string_view what)
 
 void check(const QuantizationOptions& options) {
   if (options.weights != DataType::kInt8 && options.weights != DataType::kInt4) {
-    throw OptionError({.what = fmt::format("weights are {}, expected int8 or int4",
-                                           dtype_name(options.weights)),
-                       .hint = "Give quantize=\"int8\" or \"int4\"."});
+    throw OptionError(
+        {.what = fmt::format("weights are {}, expected int8 or int4", dtype_name(options.weights)),
+         .hint = "Give quantize=\"int8\" or \"int4\"."});
   }
   if (options.block_size < 2) {
-    throw OptionError({.what = fmt::format("block_size is {}, expected 2 or more",
-                                           options.block_size),
-                       .hint = "16, 32, 64 and 128 are usual."});
+    throw OptionError(
+        {.what = fmt::format("block_size is {}, expected 2 or more", options.block_size),
+         .hint = "16, 32, 64 and 128 are usual."});
   }
   if (!(options.percentile > 50 && options.percentile <= 100)) {
-    throw OptionError({.what = fmt::format("percentile is {}, expected more than 50 and at most 100",
-                                           options.percentile),
-                       .hint = "99.99 is usual."});
+    throw OptionError(
+        {.what = fmt::format("percentile is {}, expected more than 50 and at most 100",
+                             options.percentile),
+         .hint = "99.99 is usual."});
   }
 }
 
@@ -66,8 +67,8 @@ Model in_opset_for(const Model& model, const QuantizationOptions& options) {
   constexpr std::int64_t kOldestTarget = 17;
   const std::int64_t opset = train::opset_for(options);
   if (model.opset() >= opset) return model;
-  return api::wrap(onnx_io::to_target_opset(*model.impl().file_graph(),
-                                            std::max(opset, kOldestTarget), false));
+  return api::wrap(
+      onnx_io::to_target_opset(*model.impl().file_graph(), std::max(opset, kOldestTarget), false));
 }
 
 // The values that have no quantized form yet.
@@ -144,8 +145,7 @@ Model quantize(const Model& model, std::span<const NamedTensors> batches,
                       .hint = "Quantize it before they are added, or merge them first."});
   }
   const Model base = in_opset_for(model, options);
-  auto graph = std::make_shared<ir::Model>(
-      ir::clone(*base.impl().current_file_or_graph().model));
+  auto graph = std::make_shared<ir::Model>(ir::clone(*base.impl().current_file_or_graph().model));
   train::settle_constants(*graph);
   if (options.fold_batch_norms) train::fold_norms(*graph->graph);
   const auto layers = train::quantizable_layers(*graph, *base.impl().working(), options);
@@ -161,6 +161,14 @@ Model quantize(const Model& model, std::span<const NamedTensors> batches,
   NamedTensors floats = train::insert_quantization(*graph, layers, ranges, options);
   auto made = api::edited(base, std::move(graph));
   made->float_weights = std::move(floats);
+  return Model(std::move(made));
+}
+
+NamedTensors float_weights(const Model& model) { return model.impl().float_weights; }
+
+Model with_float_weights(const Model& model, const NamedTensors& weights) {
+  auto made = std::make_shared<Model::Impl>(model.impl(), NamedTensors{});
+  made->float_weights = weights;
   return Model(std::move(made));
 }
 

@@ -78,8 +78,10 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
   for (NamedTensor& weight : stored) {
     const ir::Value& value = *find_weight(working, weight.name);
     weight.name = value.name;
-    is_quantized = is_quantized || std::ranges::find(scales, value.name, &train::LearnedScale::name) != scales.end() ||
-                   (is_floating(weight.tensor.dtype()) && !is_floating(value.initializer.dtype()));
+    is_quantized =
+        is_quantized ||
+        std::ranges::find(scales, value.name, &train::LearnedScale::name) != scales.end() ||
+        (is_floating(weight.tensor.dtype()) && !is_floating(value.initializer.dtype()));
   }
   if (is_quantized) train::to_integers(model.impl().float_form(), stored);
   for (NamedTensor& weight : stored) {

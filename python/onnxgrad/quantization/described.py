@@ -17,7 +17,7 @@ _CALIBRATIONS = ("mse", "minmax", "percentile", "entropy")
 
 
 class Quantization(Description):
-    """What is quantized, to which integers, and how their ranges are found.
+    """Integers of weights and activations, and how their ranges are found.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ class Quantization(Description):
         The numbers of a weight that share a scale: those of an output channel, all, or
         `block_size` along the inputs of a matrix (of convolutions those of a channel).
     activations : bool, default=None
-        Whether the inputs of layers are int8 too, with one scale each; biases of Conv and Gemm are
-        then int32. None: unless an adapter is trained beside the integers.
+        Whether the inputs of layers are int8 too, with one scale each; biases are then int32. None:
+        unless an adapter is trained beside the integers.
     calibration : {"mse", "minmax", "percentile", "entropy"}, default="mse"
         How the range of an activation is found from the rows of the calibration: the least squared
         error, all values, all but the outermost, or the least divergence of the distributions.

@@ -27,7 +27,7 @@ CalibrationLike: TypeAlias = "ArrayLike | Mapping[str, ArrayLike] | Iterable[Any
 
 def quantize(
     model: ModelLike,
-    calibration: CalibrationLike | None = None,
+    data: CalibrationLike | None = None,
     quantize: QuantizeLike = "int8",
     *,
     path: str | os.PathLike[str] | None = None,
@@ -42,7 +42,7 @@ def quantize(
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    calibration : array [N, ...], dict of str to array, or list of these, default=None
+    data : array [N, ...], dict of str to array, or list of these, default=None
         Rows whose activations are measured; a list has a batch each. None needs
         ``activations=False``.
     quantize : {"int8", "int4"}, Quantization or dict, default="int8"
@@ -74,7 +74,7 @@ def quantize(
     kind = kind_if(like, model, path)
     described = as_quantization(quantize)
     described = described.replace(**options) if options else described
-    return deliver(quantized(to_core_model(model), described, calibration), path, kind)
+    return deliver(quantized(to_core_model(model), described, data), path, kind)
 
 
 def quantized(

@@ -150,21 +150,6 @@ class TrainingSession(SessionWeights, NotPickled):
         session.__init__(model, **arguments)  # type: ignore[misc]
         return session
 
-    def _quantize(self, calibration: Any) -> None:
-        """Quantize the model by these rows, with its current weights."""
-        frozen = self._first_trained - {weight.name for weight in self.trained_weights}
-        given = {**self._arguments, "new_head": None, "calibration": calibration}
-        rate = self._core.learning_rate
-        self._model = changed_model(self._core.trained_model(), given, given["seed"])
-        self._core = self._compiled(self._model)
-        self._awaits_rows = False
-        if self._weighs_positions:
-            self._core.use_sample_weights(self._sample_weight, True)
-        if left := sorted(frozen & {weight.name for weight in self.trained_weights}):
-            self.freeze(left)
-        if self._core.learning_rate != rate:
-            self._core.learning_rate = rate
-
     def _compiled(self, model: _core.Model) -> _core.TrainingSession:
         """Return the session of the extension for a model with these arguments."""
         given = self._arguments

@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxgrad import _core as native
 from onnxgrad.base.checks import path_text, unknown_name
-from onnxgrad.base.models import deliver
+from onnxgrad.base.models import deliver, to_core_model
 from onnxgrad.callbacks.several import CallbackList
 from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
 from onnxgrad.data.maps import with_rows
@@ -211,6 +211,7 @@ class TrainedModel:
             checkpoint = path.read_bytes()
         return {
             "model": session._model.to_bytes(),
+            "float_weights": native.float_weights(session._model),
             "kind": session._kind,
             "arguments": {
                 **session._arguments,
@@ -233,7 +234,10 @@ class TrainedModel:
     def __setstate__(self, state: dict[str, Any]) -> None:
         import tempfile
 
-        session = self.session = TrainingSession._waiting(state["model"], **state["arguments"])
+        model = to_core_model(state["model"])
+        if floats := state.get("float_weights"):
+            model = native.with_float_weights(model, floats)
+        session = self.session = TrainingSession._waiting(model, **state["arguments"])
         session._kind = state.get("kind", session._kind)
         self._core = native.Trainer(session._core)
         if state["weighs_positions"]:

@@ -19,6 +19,7 @@ from onnxgrad.data.sparse import dense_pieces, has_sparse, sparse_source
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.quantization import as_quantization
 from onnxgrad.quantization.functions import first_rows
+from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.sessions import TrainingSession
 
 __all__ = ["Rows", "calibrated", "convert", "dataset", "table_as_rows", "unpack", "validation_rows"]
@@ -36,7 +37,7 @@ def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
 
 
 def calibrated(session: TrainingSession, X: Any) -> _core.Trainer:
-    """Quantize the model of a session by rows of X, and return a new trainer of it."""
+    """Quantize the model of a session, with its weights, by rows of X; return its new trainer."""
     core = session._core
     most = as_quantization(session._arguments["quantize"]).rows
     if isinstance(X, Source):
@@ -54,7 +55,18 @@ def calibrated(session: TrainingSession, X: Any) -> _core.Trainer:
         if has_sparse(X):
             X = next(iter(dense_pieces(X)))
         feeds = {name: from_native(value) for name, value in named_inputs(core, X)}
-    session._quantize(feeds)
+    frozen = session._first_trained - {weight.name for weight in session.trained_weights}
+    given = {**session._arguments, "new_head": None, "calibration": feeds}
+    rate = core.learning_rate
+    session._model = changed_model(core.trained_model(), given, given["seed"])
+    session._core = session._compiled(session._model)
+    session._awaits_rows = False
+    if session._weighs_positions:
+        session._core.use_sample_weights(session._sample_weight, True)
+    if left := sorted(frozen & {weight.name for weight in session.trained_weights}):
+        session.freeze(left)
+    if session._core.learning_rate != rate:
+        session._core.learning_rate = rate
     return _core.Trainer(session._core)
 
 

@@ -214,7 +214,7 @@ std::vector<Value*> rounded_bias_vjp(VjpContext& ctx, GraphBuilder& g) {
   std::vector<Value*> grads = {ctx.cotangent(0), nullptr};
   if (ctx.needs(1)) {
     Value* change = g.div(g.sub(ctx.output(0), ctx.input(0)), ctx.input(1));
-    grads[1] = g.mul(ctx.cotangent(0), change);
+    grads[1] = g.sum_to(g.mul(ctx.cotangent(0), change), ctx.input(1));
   }
   return grads;
 }

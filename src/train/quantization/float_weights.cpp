@@ -41,8 +41,8 @@ bool is_positive(const Tensor& scale) {
 }
 
 bool is_of_file(const Value& value) {
-  return value.origin == nullptr || (value.origin->kind != ir::WeightOrigin::Kind::kDefinition &&
-                                     value.origin->index.empty());
+  return value.origin == nullptr ||
+         (value.origin->kind != ir::WeightOrigin::Kind::kDefinition && value.origin->index.empty());
 }
 
 // A scale as QuantizeLinear takes it.
@@ -172,9 +172,9 @@ class Replacer {
     if (!constants) return std::nullopt;
     found.scale = constants->scale->name;
     if (constants->zero != nullptr) found.zero_point = constants->zero->name;
-    make_float(value, dequantized(found, value->initializer, constants->scale->initializer,
-                                  constants->zero == nullptr ? Tensor()
-                                                             : constants->zero->initializer));
+    make_float(value,
+               dequantized(found, value->initializer, constants->scale->initializer,
+                           constants->zero == nullptr ? Tensor() : constants->zero->initializer));
     for (Node* reader : readers) round(value, reader, found);
     return found;
   }
@@ -224,8 +224,11 @@ class Replacer {
     const Value* other =
         product->input(0) == cast->output(0) ? product->input(1) : product->input(0);
     if (!is_op(other->producer, "Mul")) return std::nullopt;
-    const Value* input = numbers_of(other->producer->input(0));
-    const Value* weight = numbers_of(other->producer->input(1));
+    const Node* scaled = other->producer;
+    if (ir::is_number(scaled->input(1), 1)) scaled = scaled->input(0)->producer;  // QGemm's alpha
+    if (scaled == nullptr || !is_op(*scaled, {"Mul"})) return std::nullopt;
+    const Value* input = numbers_of(scaled->input(0));
+    const Value* weight = numbers_of(scaled->input(1));
     if (input == nullptr || weight == nullptr || !is_positive(input->initializer) ||
         !is_positive(weight->initializer) || input->initializer.num_elements() != 1) {
       return std::nullopt;
@@ -254,7 +257,14 @@ class Replacer {
   std::vector<Value*> name_factors(const Node& dequantize, const Value& scale,
                                    FloatWeight& found) const {
     const Node* layer = only_reader(dequantize.output(0));
-    if (layer == nullptr || !is_op(*layer, {"Conv", "ConvTranspose", "Gemm"})) return {};
+    if (layer == nullptr) return {};
+    if (is_op(*layer, {"Add"})) {
+      const Value* sum = layer->input(layer->input(0) == dequantize.output(0) ? 1 : 0);
+      if (sum == nullptr || !is_op(sum->producer, "MatMul")) return {};
+      layer = sum->producer;
+    } else if (!is_op(*layer, {"Conv", "ConvTranspose", "Gemm"})) {
+      return {};
+    }
     const Value* input = scale_read(layer->input(0));
     const Value* weight = scale_read(layer->input(1));
     if (input == nullptr || weight == nullptr || input->initializer.num_elements() != 1 ||
@@ -274,8 +284,8 @@ class Replacer {
 
   // The scale of the quantized values that a layer reads.
   static const Value* scale_read(const Value* value) {
-    const Value* root = ir::look_through(value, builtin_ops().passing(
-                                                    opdef::Passage::kPermuted));
+    const Value* root =
+        ir::look_through(value, builtin_ops().passing(opdef::Passage::kPermuted));
     const Node* node = root == nullptr ? nullptr : root->producer;
     if (node == nullptr) return nullptr;
     const bool is_quantized = is_op(*node, {"DequantizeLinear"}) ||
@@ -359,10 +369,9 @@ void to_integers(const FloatForm& form, NamedTensors& weights) {
   for (const FloatWeight& weight : form.weights) {
     const Tensor* given = find_tensor(weights, weight.name);
     if (given != nullptr && !is_floating(given->dtype())) continue;  // integers already
-    const bool is_changed =
-        given != nullptr || find_tensor(weights, weight.scale) != nullptr ||
-        find_tensor(weights, weight.input_scale) != nullptr ||
-        find_tensor(weights, weight.weight_scale) != nullptr;
+    const bool is_changed = given != nullptr || find_tensor(weights, weight.scale) != nullptr ||
+                            find_tensor(weights, weight.input_scale) != nullptr ||
+                            find_tensor(weights, weight.weight_scale) != nullptr;
     if (!is_changed) continue;
     const Tensor numbers = value_of(form, weights, weight.name);
     Tensor scale = value_of(form, weights, weight.scale);
@@ -381,8 +390,7 @@ void to_integers(const FloatForm& form, NamedTensors& weights) {
       }
       codes = bias_integers(numbers, scale);
     } else {
-      codes = quantized(weight, numbers, scale,
-                        value_of(form, weights, weight.zero_point));
+      codes = quantized(weight, numbers, scale, value_of(form, weights, weight.zero_point));
     }
     integers.push_back({.name = weight.name, .tensor = codes.reshaped(weight.dims)});
   }

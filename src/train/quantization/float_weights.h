@@ -26,7 +26,7 @@ struct FloatWeight {
   std::int64_t axis = 1;
   std::int64_t block_size = 0;
   Dims dims = {};  ///< of the integers
-  /// Of a bias, the scales of its layer's input and weight, if its own is their product. `scale`
+  /// Scales of the input and the weight of a bias's layer, if its own is their product. `scale`
   /// may be empty then: the operator has none.
   std::string input_scale = {};
   std::string weight_scale = {};

@@ -82,8 +82,15 @@ std::optional<QuantizableLayer> layer_of(Node& node) {
 
 bool has_quantized_weights(const ir::Graph& graph) {
   return std::ranges::any_of(graph.nodes, [](const Node* node) {
-    return is_op(*node, {"DequantizeLinear"}) && node->input(0)->is_constant();
+    return (is_op(*node, {"DequantizeLinear"}) && node->input(0)->is_constant()) ||
+           is_op(*node, {"QLinearConv", "QLinearMatMul"}) || node->op_type == "QGemm";
   });
+}
+
+// The largest code of a type, from the middle of its range.
+std::int64_t largest_of(DataType dtype) {
+  const bool is_small = size_bits(dtype) > 0 && size_bits(dtype) <= 4;
+  return is_small ? 7 : 127;
 }
 
 WeightNames names_of(const QuantizableLayer& layer, const ir::Model& working) {
@@ -124,7 +131,8 @@ class Writer {
     type.dtype = dtype;
     const std::string name = fmt::format("{}_{}", of.name, op_type);
     Value* result = graph_.add_value(graph_.names().unique(name + "_Output"), type);
-    Node* node = graph_.make_node(op_type, std::move(inputs), {result}, name, std::move(attributes));
+    Node* node =
+        graph_.make_node(op_type, std::move(inputs), {result}, name, std::move(attributes));
     const auto place = std::ranges::find(graph_.nodes, before);
     graph_.nodes.insert(place, node);
     return result;
@@ -207,8 +215,8 @@ class Writer {
     const double zero = std::clamp(std::nearbyint(kLowest - range.low / step), -128.0, 127.0);
     Value* scale = add(*value, "_scale", Tensor::scalar(step).cast(dtype_of_layer(layer)));
     Value* zero_point = add(*value, "_zero_point", Tensor::scalar(static_cast<std::int8_t>(zero)));
-    Value* codes = write("QuantizeLinear", *value, {value, scale, zero_point}, {},
-                         DataType::kInt8, layer.node);
+    Value* codes = write("QuantizeLinear", *value, {value, scale, zero_point}, {}, DataType::kInt8,
+                         layer.node);
     Value* result = write("DequantizeLinear", *value, {codes, scale, zero_point}, {},
                           scale->dtype(), layer.node);
     inputs_.emplace(value, Input{.result = result, .scale = scale});
@@ -224,16 +232,34 @@ class Writer {
     return scales_.at(layer.weight).dtype();
   }
 
+  // The node that adds the bias of a layer, and the index of its input; nullptr: none.
+  struct BiasPlace {
+    Node* reader = nullptr;
+    std::size_t input = 2;
+  };
+  BiasPlace bias_of(const QuantizableLayer& layer) const {
+    Node& node = *layer.node;
+    if (is_op(node, {"Conv", "ConvTranspose"})) return {node.inputs.size() > 2 ? &node : nullptr};
+    if (is_op(node, {"Gemm"})) {
+      const bool is_plain = node.inputs.size() > 2 && node.float_attribute("alpha", 1.0F) == 1.0F &&
+                            node.float_attribute("beta", 1.0F) == 1.0F;
+      return {is_plain ? &node : nullptr};
+    }
+    if (layer.input != 0) return {};
+    Node* sum = ir::Uses(graph_).only_reader(node.output(0));
+    if (sum == nullptr || sum->graph != &graph_ || !is_op(*sum, {"Add"})) return {};
+    return {.reader = sum, .input = sum->input(0) == node.output(0) ? 1U : 0U};
+  }
+
   // A bias of another layer too, or one that needs more digits than float32 has, stays as it is.
   void quantize_bias(const QuantizableLayer& layer, const Value& input_scale,
                      const Tensor& weight_scale) {
-    Node& node = *layer.node;
-    Value* bias = node.input(2);
-    const bool is_layer = is_op(node, {"Conv", "ConvTranspose"}) ||
-                          (is_op(node, {"Gemm"}) && node.float_attribute("alpha", 1.0F) == 1.0F &&
-                           node.float_attribute("beta", 1.0F) == 1.0F);
-    if (!is_layer || bias == nullptr || !bias->is_constant() || bias->dtype() != DataType::kFloat32 ||
-        weight_scale.dims().rank() > 1 || ir::Uses(graph_).only_reader(bias) != &node) {
+    const auto [reader, input] = bias_of(layer);
+    if (reader == nullptr || weight_scale.dims().rank() > 1) return;
+    Node& node = *reader;
+    Value* bias = node.inputs[input];
+    if (bias == nullptr || !bias->is_constant() || bias->dtype() != DataType::kFloat32 ||
+        ir::Uses(graph_).only_reader(bias) != &node) {
       return;
     }
     const Tensor numbers = bias->initializer;
@@ -251,13 +277,13 @@ class Writer {
       if (!(std::fabs(code) <= kLargestBias)) return;
       codes[i] = static_cast<std::int32_t>(code);
     }
-    Value* step = add(*bias, "_scale",
-                      Tensor::from(scale, weight_scale.dims()).cast(DataType::kFloat32));
+    Value* step =
+        add(*bias, "_scale", Tensor::from(scale, weight_scale.dims()).cast(DataType::kFloat32));
     std::vector<ir::Attribute> attributes;
     if (weight_scale.dims().rank() == 1) attributes.push_back({"axis", std::int64_t{0}});
     Value* result = write("DequantizeLinear", *bias, {bias, step}, std::move(attributes),
                           DataType::kFloat32, &node);
-    node.inputs[2] = result;
+    node.inputs[input] = result;
     replaced.push_back({.name = bias->name, .tensor = numbers});
     bias->initializer = Tensor::from(codes, numbers.dims());
     bias->type = ir::Type::tensor(DataType::kInt32, numbers.dims());
@@ -312,9 +338,8 @@ void fold_norms(ir::Graph& graph) {
   }
   if (!passes::fold_batch_norms(graph)) return;
   const ir::Uses uses(graph);
-  std::erase_if(graph.initializers, [&](const Value* value) {
-    return !value->is_input && uses.count(value) == 0;
-  });
+  std::erase_if(graph.initializers,
+                [&](const Value* value) { return !value->is_input && uses.count(value) == 0; });
   const auto is_there = [&](const std::string& name) {
     const Value* value = graph.find(name);
     return std::ranges::find(graph.initializers, value) != graph.initializers.end();
@@ -333,8 +358,7 @@ void fold_norms(ir::Graph& graph) {
 }
 
 std::int64_t opset_for(const QuantizationOptions& options) {
-  const bool is_new =
-      options.weights == DataType::kInt4 || options.groups == ScaleGroups::kBlock;
+  const bool is_new = options.weights == DataType::kInt4 || options.groups == ScaleGroups::kBlock;
   return is_new ? 21 : 13;
 }
 
@@ -383,29 +407,32 @@ NamedTensors insert_quantization(ir::Model& file, const std::vector<QuantizableL
 void learn_scales(ir::Model& file) {
   std::vector<LearnedScale> learned;
   std::unordered_set<const Value*> seen;
-  for (const Node* node : file.graph->nodes) {
-    if (!is_op(*node, {"DequantizeLinear"})) continue;
-    const Value* scale = node->input(1);
-    const Value* codes = node->input(0);
-    if (!scale->is_constant() || codes->dtype() == DataType::kInt32) continue;
-    if (!seen.insert(scale).second) continue;
-    const DataType dtype =
-        codes->dtype() == DataType::kUndefined && node->input(2) ? node->input(2)->dtype()
-                                                                 : codes->dtype();
+  const auto learn = [&](const Value* codes, const Value* scale, const Value* zero) {
+    if (codes == nullptr || scale == nullptr || !scale->is_constant() ||
+        codes->dtype() == DataType::kInt32 || !seen.insert(scale).second) {
+      return;
+    }
     std::int64_t elements = 1;
     if (codes->is_constant()) {
-      elements = codes->initializer.num_elements() / scale->initializer.num_elements();
+      elements = codes->initializer.num_elements() /
+                 std::max<std::int64_t>(1, scale->initializer.num_elements());
     } else if (codes->type.has_rank()) {
       for (std::size_t i = 1; i < codes->type.rank(); ++i) {
         const ir::Dim& dim = codes->type.shape->at(i);
         if (dim.is_static()) elements *= dim.value();
       }
     }
-    const bool is_small = size_bits(dtype) <= 4;
-    const bool is_unsigned = dtype == DataType::kUint8 || dtype == DataType::kUint4;
-    const std::int64_t largest = is_small ? (is_unsigned ? 15 : 7) : (is_unsigned ? 255 : 127);
-    learned.push_back(
-        {.name = scale->name, .elements = std::max<std::int64_t>(1, elements), .largest = largest});
+    learned.push_back({.name = scale->name,
+                       .elements = std::max<std::int64_t>(1, elements),
+                       .largest = largest_of(zero == nullptr ? codes->dtype() : zero->dtype())});
+  };
+  for (const Node* node : file.graph->nodes) {
+    if (is_op(*node, {"DequantizeLinear"})) {
+      learn(node->input(0), node->input(1), node->input(2));
+    } else if (is_op(*node, {"QLinearConv", "QLinearMatMul"}) || node->op_type == "QGemm") {
+      learn(node->input(0), node->input(1), node->input(2));
+      learn(node->input(3), node->input(4), node->input(5));
+    }
   }
   write_learned_scales(file, learned);
 }

@@ -14,9 +14,9 @@ namespace onnxgrad::train {
 
 /// A layer of a file's graph that can be quantized.
 struct QuantizableLayer {
-  ir::Node* node = nullptr;  ///< Conv, ConvTranspose, Gemm or MatMul
-  std::size_t input = 0;     ///< index of its input that is no weight
-  ir::Value* weight = nullptr;  ///< an initializer, which it reads directly or transposed
+  ir::Node* node = nullptr;       ///< Conv, ConvTranspose, Gemm or MatMul
+  std::size_t input = 0;          ///< index of its input that is no weight
+  ir::Value* weight = nullptr;    ///< an initializer, which it reads directly or transposed
   std::int64_t channel_axis = 0;  ///< axes of `weight`
   std::int64_t input_axis = 0;
 };

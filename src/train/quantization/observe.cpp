@@ -16,8 +16,8 @@ constexpr int kTries = 80;  // shrunken ranges that are compared, by hundredths
 
 void RangeObserver::add(std::span<const float> values, std::int64_t rows) {
   if (values.empty()) return;
-  row_elements_ =
-      std::max(row_elements_, static_cast<std::int64_t>(values.size()) / std::max<std::int64_t>(1, rows));
+  row_elements_ = std::max(
+      row_elements_, static_cast<std::int64_t>(values.size()) / std::max<std::int64_t>(1, rows));
   double largest = 0;
   for (const float value : values) {
     if (!std::isfinite(value)) {

@@ -17,9 +17,10 @@ def through(rounded: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def quantized(x: torch.Tensor, s: torch.Tensor, zero: int, low: int, high: int) -> torch.Tensor:
-    """Of clipped elements, clamp passes the gradient to the scale alone."""
-    codes = through(torch.round(x / s), x / s) + zero
-    return (torch.clamp(codes, low, high) - zero) * s
+    """Round; clipped elements give the scale alone a gradient, as in PyTorch's own operators."""
+    codes = torch.round(x / s).detach() + zero
+    kept = torch.clamp(codes, low, high)
+    return torch.where(codes == kept, through(kept - zero, x / s), kept - zero) * s
 
 
 def main() -> None:
