@@ -13,6 +13,7 @@
 #include "ir/uses.h"
 #include "opdef/registry.h"
 #include "train/graphs/step_parts.h"
+#include "train/quantization/weight_codes.h"
 #include "train/tools/engine.h"
 #include "train/weights/adapter_record.h"
 
@@ -22,9 +23,6 @@ namespace {
 using ir::is_op;
 using ir::Node;
 using ir::Value;
-
-// Biases beyond this lose digits in float32.
-constexpr double kLargestBias = 1 << 24;
 
 // The initializer whose numbers `value` has, in order; nullptr: none.
 const Value* numbers_of(const Value* value) {
@@ -284,8 +282,7 @@ class Replacer {
 
   // The scale of the quantized values that a layer reads.
   static const Value* scale_read(const Value* value) {
-    const Value* root =
-        ir::look_through(value, builtin_ops().passing(opdef::Passage::kPermuted));
+    const Value* root = ir::look_through(value, builtin_ops().passing(opdef::Passage::kPermuted));
     const Node* node = root == nullptr ? nullptr : root->producer;
     if (node == nullptr) return nullptr;
     const bool is_quantized = is_op(*node, {"DequantizeLinear"}) ||

@@ -26,7 +26,6 @@ using ir::Node;
 using ir::Value;
 
 constexpr std::int64_t kLevels = 256;  // of activations, int8
-constexpr double kLargestBias = 1 << 24;
 
 bool is_matrix(const Value* value) {
   return value != nullptr && value->is_constant() && value->initializer.dims().rank() >= 2 &&

@@ -10,7 +10,7 @@ namespace onnxgrad::train {
 namespace {
 
 constexpr std::size_t kBins = 4096;
-constexpr int kTries = 80;  // shrunken ranges that are compared, by hundredths
+constexpr int kRangeTries = 80;  // shrunken ranges that are compared, by hundredths
 
 }  // namespace
 
@@ -63,12 +63,12 @@ Range RangeObserver::best(const Error& error) const {
       found = range;
     }
   };
-  for (int i = 0; i < kTries; ++i) {  // both ends together
+  for (int i = 0; i < kRangeTries; ++i) {  // both ends together
     const double factor = 1 - 0.01 * i;
     try_range({.low = factor * low_, .high = factor * high_});
   }
   const Range both = found;
-  for (int i = 1; i < kTries; ++i) {  // then each alone
+  for (int i = 1; i < kRangeTries; ++i) {  // then each alone
     const double factor = 1 - 0.01 * i;
     try_range({.low = factor * low_, .high = both.high});
     try_range({.low = both.low, .high = factor * high_});

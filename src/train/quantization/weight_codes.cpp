@@ -11,7 +11,7 @@ namespace onnxgrad::train {
 namespace {
 
 constexpr double kSmallestScale = 1e-12;  // of groups of zeros
-constexpr int kTries = 60;                // ranges that are compared, by hundredths
+constexpr int kScaleTries = 60;           // ranges that are compared, by hundredths
 
 /// The group of each element.
 class Groups {
@@ -62,7 +62,7 @@ double scale_of(const std::vector<double>& numbers, DataType dtype) {
   if (dtype == DataType::kInt8 || reach == 0) return widest;
   double found = widest;
   double least = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
+  for (int i = 0; i < kScaleTries; ++i) {
     const double scale = widest * (1 - 0.01 * i);
     const double error = squared_error(numbers, scale, largest);
     if (error < least) {

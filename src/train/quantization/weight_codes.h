@@ -24,6 +24,9 @@ struct WeightCodes {
 /// `weight`, float32 or float64, in int8 or int4.
 WeightCodes weight_codes(const Tensor& weight, DataType dtype, const ScaleLayout& layout);
 
+/// Biases of larger codes lose digits in float32.
+inline constexpr double kLargestBias = 1 << 24;
+
 /// Largest code of int8 or int4: 127, 7.
 std::int64_t largest_code(DataType dtype);
 
