@@ -116,7 +116,7 @@ def _values_of(given: Any) -> list[tuple[str, str, str, float]]:
     """Return (student, teacher, loss, factor) of each pair of values."""
     entries = []
     for part in _parts(given):
-        entry = part.split("|") if isinstance(part, str) else list(part)
+        entry: list[Any] = part.split("|") if isinstance(part, str) else list(part)
         if len(entry) == 2 and not isinstance(entry[1], str) and isinstance(entry[1], Iterable):
             entry = [entry[0], *entry[1]]  # of a dictionary: {student: (teacher, loss, factor)}
         if not 1 <= len(entry) <= 4:
@@ -126,8 +126,8 @@ def _values_of(given: Any) -> list[tuple[str, str, str, float]]:
                 hint="Give {'student': 'teacher'}, or {'student': ('teacher', 'cosine', 0.5)}, or "
                 "as text values=STUDENT|TEACHER|cosine|0.5;...",
             )
-        defaults: list[Any] = [entry[0], entry[0], "squared_error", 1.0]
-        own, other, loss, factor = [*entry, *defaults[len(entry) :]]
+        defaults = [entry[0], entry[0], "squared_error", 1.0]
+        own, other, loss, factor = entry + defaults[len(entry) :]
         try:
             number = float(factor)
         except (TypeError, ValueError):
