@@ -187,6 +187,7 @@ bool is_listed(const Json& config, const char* key, const std::string& module) {
 bool is_trained(const Json& config, const std::string& name) {
   const std::string bias = config.value("bias", "none");
   if (name.ends_with(".bias") && bias != "none") return true;
+  if (is_listed(config, "modules_to_save", name)) return true;
   for (std::size_t end = name.rfind('.'); end != std::string::npos && end > 0;
        end = name.rfind('.', end - 1)) {
     if (is_listed(config, "modules_to_save", name.substr(0, end))) return true;

@@ -103,7 +103,9 @@ std::string without_calls(std::string_view path) {
   }
 }
 
-bool is_identity_read(const onnx_io::TensorRead& read) { return ir::is_op(*read.node, {"Identity"}); }
+bool is_identity_read(const onnx_io::TensorRead& read) {
+  return ir::is_op(*read.node, {"Identity"});
+}
 
 /// The names that torch's exporters leave at the reads of a tensor.
 class ProgramReads {
