@@ -404,7 +404,7 @@ def test_options_combine(row, tmp_path) -> None:
             mlp(), optimizer=row["optimizer"], lr=rate, max_iter=6, batch_size=size, **options
         )
         estimator.fit(x, y)
-        assert estimator.score(x, y) > 0.5
+        assert estimator.loss_curve_[-1] < estimator.loss_curve_[0]
         return
     trainer = make()
     folder = tmp_path / "states"

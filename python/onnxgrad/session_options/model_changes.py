@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
 from onnxgrad.base.quantized_weights import with_base
 from onnxgrad.errors import OptionError
+
+if TYPE_CHECKING:
+    from onnxgrad.quantization import Quantization
 
 __all__ = ["awaits_rows", "changed_model", "check_adapter_is_trained"]
 
@@ -21,7 +24,7 @@ def awaits_rows(given: Mapping[str, Any]) -> bool:
     return _quantization(given).needs_rows
 
 
-def _quantization(given: Mapping[str, Any]) -> Any:
+def _quantization(given: Mapping[str, Any]) -> Quantization:
     """Return the description; beside an adapter, weights alone unless activations are asked for."""
     from onnxgrad.quantization import as_quantization
 

@@ -275,7 +275,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
             _MODEL,
             str,
             metavar="NAME",
-            help="Train with integer weights and activations: int8, int4 or NAME:option=value,....",
+            help="Train with integer weights and activations, NAME or NAME:option=value,...: "
+            "int8 or int4.",
             none_is="as in the file",
         ),
     ),

@@ -37,6 +37,13 @@ constexpr std::array<std::string_view, 9> kMovements = {
     "Slice",   "Split",   "Concat",  "Identity",
 };
 
+// Whether it computes integers: from 16-bit values neither they nor what is clipped are exact.
+bool rounds_to_integers(const Node& node) {
+  if (node.domain != ir::kFunctionDomain) return false;
+  const std::string_view name = opdef::base_name(node.domain, node.op_type);
+  return name == "FakeQuantize" || name == "QuantizedNumber" || name == "RoundedBias";
+}
+
 }  // namespace
 
 bool is_wide(const Value* value) {
@@ -101,10 +108,9 @@ bool NodeKinds::matches(const Node& node) const {
 }
 
 bool NodeKinds::is_excluded(const Node& node) const {
-  if (patterns_.empty()) return false;
   const auto found = scope_.backward.find(&node);
-  if (found == scope_.backward.end()) return matches(node);
-  return found->second != nullptr && matches(*found->second);
+  const Node* primal = found == scope_.backward.end() ? &node : found->second;
+  return primal != nullptr && (rounds_to_integers(*primal) || matches(*primal));
 }
 
 void NodeKinds::check_patterns(const ir::Graph& graph) const {
