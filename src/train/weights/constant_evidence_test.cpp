@@ -53,7 +53,9 @@ TEST(ConstantEvidence, FormulasBehindTables) {
                                           std::abs(static_cast<double>((i / 8 % 8) - (i % 8)));
                                  })),
             "evenly spaced numbers");
-  EXPECT_EQ(formula_behind(table({2, 2}, [](std::int64_t i) { return 0.3 + 0.7 * (i % 2); })), "");
+  EXPECT_EQ(formula_behind(table(
+                {2, 2}, [](std::int64_t i) { return 0.3 + (0.7 * static_cast<double>(i % 2)); })),
+            "");
   EXPECT_EQ(formula_behind(table({4, 4},
                                  [](std::int64_t i) {
                                    return i % 4 > i / 4 ? -std::numeric_limits<double>::infinity()

@@ -5,7 +5,7 @@
 #include <cctype>
 #include <utility>
 
-#include "ir/graph.h"
+#include "ir/pattern.h"
 #include "train/weights/constant_evidence.h"
 
 namespace onnxgrad::train {

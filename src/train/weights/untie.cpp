@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ir/pattern.h"
 #include "ir/uses.h"
 #include "onnx/file_edit.h"
 #include "onnx/separate.h"

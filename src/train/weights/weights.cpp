@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ir/pattern.h"
 #include "ir/uses.h"
 #include "train/tools/patterns.h"
 #include "train/weights/adapter_record.h"
