@@ -61,9 +61,9 @@ TEST(Averages, RowsOfAFitAreThoseOfAugmentedRows) {
   const Tensor x = Tensor::from(std::vector<float>{1, 2, 3, 4, 5, 6}, Dims{3, 2});
   const Tensor y = Tensor::from(std::vector<float>{1, 2, 3}, Dims{3, 1});
   const std::vector<Augmentation> changes{GaussianNoise{.scale = 0.5}, Mixup{.alpha = 1}};
-  Trainer trainer(linear(), SquaredError{}, Sgd{.learning_rate = 0.1});
+  Trainer trainer(linear(), {.function = SquaredError{}}, Sgd{.learning_rate = 0.1});
   trainer.fit(x, y,
-              {.epochs = 1, .batch_size = 3, .shuffle = false, .seed = 4, .augment = changes});
+              {.epochs = 1, .batch_size = 3, .shuffle = false, .augment = changes, .seed = 4});
   const std::vector<Tensor> inputs{x};
   const auto rows = augmented_rows(inputs, y, changes, 4, 1);
   TrainingSession session(linear(), SquaredError{}, Sgd{.learning_rate = 0.1});
@@ -75,7 +75,7 @@ TEST(Averages, WeightsOfRowsFollowTheEpoch) {
   const Tensor x = Tensor::from(std::vector<float>{1, 0, 0, 1}, Dims{2, 2});
   const Tensor y = Tensor::from(std::vector<float>{9, 9}, Dims{2, 1});
   std::vector<std::int64_t> epochs;
-  Trainer trainer(linear(), SquaredError{}, Sgd{.learning_rate = 0.01});
+  Trainer trainer(linear(), {.function = SquaredError{}}, Sgd{.learning_rate = 0.01});
   trainer.fit(x, y,
               {.epochs = 2,
                .sampling = Sampling::kWeighted,

@@ -361,7 +361,7 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   // The update of a worker that owns no weight reads none of them.
   std::vector<Value*> controls;
   if (options.workers.size > 1 && !is_host_loop(optimizer)) {
-    controls = plateau_factors;
+    controls = std::move(plateau_factors);
     controls.push_back(inputs.learning_rate);
   }
   cut_around_state(*draft.model(), controls);
