@@ -79,8 +79,8 @@ void bind_optimizers(nb::module_& module) {
             options.sharpness_aware = SharpnessAware{.rho = rho, .adaptive = adaptive};
           },
           "rho"_a, "adaptive"_a);
-  nb::class_<ExponentialAverage>(module, "ExponentialAverage");
-  nb::class_<EqualAverage>(module, "EqualAverage");
+  const nb::class_<ExponentialAverage> exponential(module, "ExponentialAverage");
+  const nb::class_<EqualAverage> equal(module, "EqualAverage");
   module.def("average_table", &average_table);
   module.def("make_average", &make_average, "type"_a, "options"_a);
   module.def("optimizer_table", &optimizer_table);

@@ -173,11 +173,11 @@ void bind_options(nb::module_& module) {
 }
 
 void bind_augmentations(nb::module_& module) {
-  nb::class_<RandomFlip>(module, "RandomFlip");
-  nb::class_<RandomCrop>(module, "RandomCrop");
-  nb::class_<GaussianNoise>(module, "GaussianNoise");
-  nb::class_<Mixup>(module, "Mixup");
-  nb::class_<CutMix>(module, "CutMix");
+  const nb::class_<RandomFlip> flip(module, "RandomFlip");
+  const nb::class_<RandomCrop> crop(module, "RandomCrop");
+  const nb::class_<GaussianNoise> noise(module, "GaussianNoise");
+  const nb::class_<Mixup> mixup(module, "Mixup");
+  const nb::class_<CutMix> cutmix(module, "CutMix");
   module.def("augmentation_table", &augmentation_table);
   module.def("make_augmentation", &make_augmentation, "type"_a, "options"_a);
   module.def(

@@ -29,6 +29,9 @@ struct Trainer::Impl {
   api::Gate& busy() const { return session->impl().busy; }
   /// Compiles the step that the options require.
   void compile_for(const FitOptions& options) const;
+  /// Runs the epoch loop on rows in memory, or on a source of them.
+  template <class Rows>
+  void run_loop(Rows& rows, const FitOptions& options);
 
   std::shared_ptr<TrainingSession> session;
   History history = {};
@@ -96,23 +99,18 @@ void Trainer::Impl::compile_for(const FitOptions& options) const {
   compiled().read_mixed_targets(train::mixes_targets(options.augment));
 }
 
-namespace {
-
-/// Ends the reading of mixed targets with the fit that mixes them.
-struct MixingEnder {
-  explicit MixingEnder(train::Session& mixing) : session(mixing) {}
-  ~MixingEnder() {
-    try {
-      session.read_mixed_targets(false);
-    } catch (const Error&) {  // Session::step() tries again
-    }
+template <class Rows>
+void Trainer::Impl::run_loop(Rows& rows, const FitOptions& options) {
+  compile_for(options);
+  try {
+    train::FitLoop loop(compiled(), rows, options, stop, history);
+    loop.run();
+  } catch (...) {
+    compiled().read_mixed_targets(false);
+    throw;
   }
-  MixingEnder(const MixingEnder&) = delete;
-  MixingEnder& operator=(const MixingEnder&) = delete;
-  train::Session& session;
-};
-
-}  // namespace
+  compiled().read_mixed_targets(false);
+}
 
 Trainer::Trainer(std::shared_ptr<TrainingSession> session)
     : impl_(std::make_unique<Impl>(std::move(session))) {}
@@ -168,10 +166,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
   train::settle_by_labels(impl_->compiled(), data);
-  impl_->compile_for(options);
-  const MixingEnder mixing(impl_->compiled());
-  train::FitLoop loop(impl_->compiled(), data, options, impl_->stop, impl_->history);
-  loop.run();
+  impl_->run_loop(data, options);
   return impl_->history;
 }
 
@@ -180,10 +175,7 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard session_guard(impl_->busy());
   const auto peeked = settle_by_first_chunk(impl_->compiled(), source);
   DataSource& rows = peeked ? *peeked : source;
-  impl_->compile_for(options);
-  const MixingEnder mixing(impl_->compiled());
-  train::FitLoop loop(impl_->compiled(), rows, options, impl_->stop, impl_->history);
-  loop.run();
+  impl_->run_loop(rows, options);
   return impl_->history;
 }
 

@@ -164,6 +164,23 @@ def test_a_resumed_fit_continues_bit_for_bit(average, tmp_path):
     assert resumed.history["val_loss"] == whole.history["val_loss"]
 
 
+@pytest.mark.parametrize("options", [{"average": "ema"}, {"optimizer": "schedule_free"}])
+def test_an_average_continues_from_weights_that_are_set(options):
+    session = og.TrainingSession(mlp_proto([3, 5, 1]), "squared_error", **options)
+    X, y = rows(dtype=np.float32)
+    for _ in range(3):
+        session.step({"X": X, "label": y})
+    given = [2 * weight for weight in session.get_weights()]
+    session.set_weights(given)
+    found = initializers(session.trained_model())
+    for name, value in zip(session.weight_names, given, strict=True):
+        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(session.weights[name], value)
+    session.step({"X": X, "label": y})
+    for name, value in zip(session.weight_names, given, strict=True):
+        np.testing.assert_allclose(initializers(session.trained_model())[name], value, atol=0.05)
+
+
 def test_frozen_weights_keep_their_average():
     session = og.TrainingSession(mlp_proto([3, 5, 1]), "squared_error", "adam", average="ema")
     X, y = rows(dtype=np.float32)

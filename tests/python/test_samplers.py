@@ -189,7 +189,8 @@ def test_cross_validation_trains_each_fold_alone(tmp_path):
     command += ["--target", "y", "--folds", "3", "--lr", "0.05", "--epochs", "5"]
     printed, _ = run(*command, "--batch-size", "8")
     assert f"mean of 3 folds: loss {result.mean['loss']:.6g}" in printed
-    run(*command, "-o", tmp_path / "out.onnx", status=2)
+    for more in (["-o", tmp_path / "out.onnx"], ["--lr", "auto"], ["--dry-run"], ["--folds", 1]):
+        run(*command, *more, status=2)
 
 
 def test_grid_search_over_an_estimator():

@@ -31,6 +31,13 @@ def check_folds(options: SimpleNamespace) -> None:
             value=shown,
             hint="Leave one of them out.",
         )
+    if options.lr == "auto" or options.dry_run:
+        shown = "--dry-run" if options.dry_run else "--lr auto"
+        raise errors.OptionError(
+            what=f"{shown} and --folds",
+            value="--folds",
+            hint="Give --lr a number." if shown == "--lr auto" else "Leave one of them out.",
+        )
     if options.folds < 2 or options.workers.size > 1:
         raise errors.OptionError(
             what=f"--folds {options.folds} needs 2 folds or more, and one worker",

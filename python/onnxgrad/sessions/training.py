@@ -462,9 +462,7 @@ class TrainingSession(SessionWeights, NotPickled):
         """
         from onnxgrad.adapters.functions import loaded_state
 
-        state = self.state()
-        state |= loaded_state(self._core.trained_model(), folder, name, state)
-        self.load_state(state)
+        self._set_weights(loaded_state(self._core.trained_model(), folder, name, self.state()))
 
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False

@@ -89,6 +89,8 @@ class SessionWeights:
     def set_weights(self, weights: Sequence[ArrayLike]) -> None:
         """Set all weights to a list like that of `get_weights`; the optimizer's state is kept.
 
+        An average of them continues from these values.
+
         Raises
         ------
         DataError
@@ -102,4 +104,14 @@ class SessionWeights:
                 what=f"set_weights: {len(weights)} arrays for {len(names)} weights",
                 hint="Give one array for each of weight_names, as get_weights returns them.",
             )
-        self.load_state(self.state() | dict(zip(names, weights, strict=True)))
+        self._set_weights(dict(zip(names, weights, strict=True)))
+
+    def _set_weights(self, weights: Mapping[str, ArrayLike]) -> None:
+        """Set some weights, and what began at their values: averages, z of schedule-free AdamW."""
+        state = self.state()
+        changed: dict[str, Any] = {**state, **weights}
+        for name, value in weights.items():
+            for slot in (f"average/{name}", f"schedule_free_z/{name}"):
+                if slot in state:
+                    changed[slot] = value
+        self.load_state(changed)

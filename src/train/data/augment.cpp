@@ -436,7 +436,7 @@ void Augmenter::render(const Pool& pool, std::int64_t row, std::size_t changes, 
 }
 
 void Augmenter::fill(const Pool& pool, std::int64_t begin, std::int64_t rows,
-                     std::span<Tensor> batches) const {
+                     std::span<Tensor> batches) {
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::size_t p = 0; p < parts_.size(); ++p) {
       to_[p] = batches[parts_[p].column].mutable_raw() + i * parts_[p].row_bytes;

@@ -49,8 +49,7 @@ class Augmenter {
   DataType dtype(const Column& column, std::size_t number) const;
   /// Writes the rows at positions [begin, begin + rows) of the pool to `batches`, by column;
   /// constant columns are left out.
-  void fill(const Pool& pool, std::int64_t begin, std::int64_t rows,
-            std::span<Tensor> batches) const;
+  void fill(const Pool& pool, std::int64_t begin, std::int64_t rows, std::span<Tensor> batches);
 
  private:
   /// An input that is changed, or the target.
@@ -76,9 +75,9 @@ class Augmenter {
   std::uint64_t seed_;
   std::uint32_t epoch_ = 1;
   std::vector<Part> parts_;
-  mutable Row to_;
-  mutable std::vector<std::vector<std::byte>> memory_;  // of others_
-  mutable std::vector<Row> others_;                     // by depth of mixing
+  Row to_;
+  std::vector<std::vector<std::byte>> memory_;  // of others_
+  std::vector<Row> others_;                     // by depth of mixing
 };
 
 }  // namespace onnxgrad::train

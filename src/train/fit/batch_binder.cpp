@@ -40,8 +40,10 @@ bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t 
   if (plan.execution == nullptr || plan.rows != rows) return false;
   for (std::size_t c = 0; c < data.columns.size(); ++c) {
     const Column& column = data.columns[c];
-    const Dims dims = augmenter_ ? augmenter_->batch_dims(column, c, rows) : column.values.dims();
-    if (!have_same_rows(plan.dims[c], dims)) return false;
+    const bool are_same =
+        augmenter_ ? have_same_rows(plan.dims[c], augmenter_->batch_dims(column, c, rows))
+                   : have_same_rows(plan.dims[c], column.values.dims());
+    if (!are_same) return false;
   }
   return true;
 }
