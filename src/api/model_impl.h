@@ -61,6 +61,10 @@ struct Model::Impl {
   onnx_io::FileModel current_file() const;
   /// The file with its changed weights; without bytes if the graph was made here.
   onnx_io::FileModel current_file_or_graph() const;
+  /// A copy of that graph, which a change of the model edits.
+  std::shared_ptr<ir::Model> copied_graph() const {
+    return std::make_shared<ir::Model>(ir::clone(*current_file_or_graph().model));
+  }
   /// The changed weights that `other` has too.
   NamedTensors changed_in(const Impl& other) const;
 

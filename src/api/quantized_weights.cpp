@@ -14,10 +14,6 @@
 namespace onnxgrad {
 namespace {
 
-std::shared_ptr<ir::Model> graph_of(const Model& model) {
-  return std::make_shared<ir::Model>(ir::clone(*model.impl().current_file_or_graph().model));
-}
-
 // Above this a file has no bytes of its own.
 constexpr std::int64_t kMostBytes = 1'900'000'000;
 
@@ -44,13 +40,13 @@ WeightFormat weight_format_from_name(std::string_view name) {
 }
 
 Model quantize_weights(const Model& model, const WeightQuantization& options) {
-  auto graph = graph_of(model);
+  auto graph = model.impl().copied_graph();
   train::quantize_layers(*graph, *model.impl().working(), options);
   return on_its_own(Model(api::edited(model, std::move(graph))));
 }
 
 Model dequantize_weights(const Model& model) {
-  auto graph = graph_of(model);
+  auto graph = model.impl().copied_graph();
   train::dequantize_layers(*graph, *model.impl().working());
   return Model(api::edited(model, std::move(graph)));
 }

@@ -20,10 +20,6 @@ namespace {
 
 using train::ChannelStatistics;
 
-std::shared_ptr<ir::Model> graph_of(const Model& model) {
-  return std::make_shared<ir::Model>(ir::clone(*model.impl().current_file_or_graph().model));
-}
-
 // Over all axes but the channels, less the bias of each channel.
 ChannelStatistics statistics_of(const Tensor& results, const std::vector<double>& biases) {
   const std::vector<double> numbers = results.to_doubles();
@@ -55,7 +51,7 @@ void refuse_adapters(const Model& model) {
 
 Model replace_head(const Model& model, const HeadOptions& options) {
   refuse_adapters(model);
-  auto graph = graph_of(model);
+  auto graph = model.impl().copied_graph();
   std::vector<std::string> names = train::replace_heads(*graph, *model.impl().working(), options);
   Model made(api::edited(model, std::move(graph)));
   if (names.empty()) return made;
@@ -67,7 +63,7 @@ Model replace_head(const Model& model, const HeadOptions& options) {
 
 Model features(const Model& model, const std::vector<std::string>& at) {
   refuse_adapters(model);
-  auto graph = graph_of(model);
+  auto graph = model.impl().copied_graph();
   train::cut(*graph, *model.impl().working(), at);
   return Model(api::edited(model, std::move(graph)));
 }
@@ -76,7 +72,7 @@ Model unfold_batch_norm(const Model& model, const UnfoldOptions& options) {
   if (!(options.epsilon > 0 && options.epsilon < 1)) {
     throw OptionError({.what = "epsilon must be in (0, 1)", .hint = "1e-5 is usual."});
   }
-  auto graph = graph_of(model);
+  auto graph = model.impl().copied_graph();
   const std::vector<std::string> names = train::folded_results(*graph);
   if (names.empty()) {
     throw ModelError({.what = "the model has no convolution with a bias and without a "

@@ -534,8 +534,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
               .gradients = for_update,
               .denominator = step.is_mean ? own_denominator : nullptr,
               .workers = worker->update(),
-              .large_norm = options.noise_scale ? &large_norm : nullptr,
-              .scales = scales},
+              .scales = scales,
+              .large_norm = options.noise_scale ? &large_norm : nullptr},
              state_weights, scaler ? &*scaler : nullptr, *worker, step);
   number_collectives(graph);
   if (options.exact) step.owners = options.exact->held_owners;
