@@ -16,8 +16,8 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Options of the engine, common to all sessions.
 struct EngineOptions {
-  /// One of devices() (onnxgrad/devices.h), or "auto" for the first one other than the CPU, if there
-  /// is one. Empty: that of the environment variable ONNXGRAD_DEVICE, without it the CPU.
+  /// One of devices() (onnxgrad/devices.h), or "auto" for the first one other than the CPU, if
+  /// there is one. Empty: that of the environment variable ONNXGRAD_DEVICE, without it the CPU.
   std::string device = {};
   int threads = 0;         ///< 0: the cores that this process may use
   std::uint64_t seed = 0;  ///< for Dropout and other random operators

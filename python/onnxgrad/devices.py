@@ -28,8 +28,8 @@ class Device(NamedTuple):
 def available() -> list[Device]:
     """Return the devices of this process, the CPU first.
 
-    Plugins that the environment variable ``ONNXGRAD_DEVICE_PLUGINS`` lists, separated by colons, are
-    loaded first.
+    Plugins that the environment variable ``ONNXGRAD_DEVICE_PLUGINS`` lists, separated by colons,
+    are loaded first.
 
     Raises
     ------

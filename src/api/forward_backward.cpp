@@ -12,7 +12,8 @@ using api::CallGuard;
 
 struct ForwardBackward::Impl {
   Impl(const Model& source_model, const ForwardBackwardOptions& options)
-      : model(api::untied(source_model, options.untie)), runner(model.impl().pass_source(), options) {}
+      : model(api::untied(source_model, options.untie)),
+        runner(model.impl().pass_source(), options) {}
 
   Model model;
   train::SplitRunner runner;

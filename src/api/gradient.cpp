@@ -61,8 +61,8 @@ Model training_step(const Model& model, const Loss& loss, const Optimizer& optim
                       .hint = "Write the two with add_loss() and gradient()."});
   }
   const Model source = api::untied(model, options.untie);
-  const auto working = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
-                                         options.stop_gradient);
+  const auto working =
+      train::with_stops(source.impl().training_copy(), train::builtin_ops(), options.stop_gradient);
   const train::StepGraph step =
       api::build_step_graph(*working, loss, optimizer, options, source.impl().operators.get());
   ir::Model graph = ir::clone(*step.model);

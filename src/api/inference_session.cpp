@@ -100,8 +100,10 @@ InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_op
     file = bytes;
     backend.options.counted_elsewhere = bytes->memory();
   }
-  const auto& budget = backend.options.budget != nullptr ? backend.options.budget : base::current_budget();
-  backend.options.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
+  const auto& budget =
+      backend.options.budget != nullptr ? backend.options.budget : base::current_budget();
+  backend.options.packed =
+      std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
   const auto is_left_out = [](const train::RunnableOutput& output) {
     return output.value == nullptr;
   };

@@ -90,8 +90,8 @@ std::unordered_set<std::string> operators_without_gradient(const ir::Model& work
   wrt.insert(wrt.end(), working.graph->initializers.begin(), working.graph->initializers.end());
   std::erase_if(wrt, [&](const ir::Value* value) { return !is_floating_tensor(value); });
   std::unordered_set<std::string> types;
-  for (const autodiff::MissingGradient& gap : autodiff::find_missing_gradients(
-           working, train::builtin_ops(), outputs, wrt, &custom)) {
+  for (const autodiff::MissingGradient& gap :
+       autodiff::find_missing_gradients(working, train::builtin_ops(), outputs, wrt, &custom)) {
     types.insert(gap.op_type);
   }
   return types;

@@ -55,8 +55,8 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
   const Model source = api::untied(model, step.untie);
   expect_float_weights(source);
   const ir::Model& working = *source.impl().training_copy();
-  const auto stopped = train::with_stops(source.impl().training_copy(), train::builtin_ops(),
-                                         step.stop_gradient);
+  const auto stopped =
+      train::with_stops(source.impl().training_copy(), train::builtin_ops(), step.stop_gradient);
   const train::StepGraph graph =
       api::build_step_graph(*stopped, loss, optimizer, step, source.impl().operators.get());
   return api::wrap(train::write_training_info({.file = *source.impl().file_graph(),

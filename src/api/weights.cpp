@@ -130,8 +130,8 @@ InitScheme init_scheme_from_name(std::string_view name) {
 
 Model initialize(const Model& model, const InitializeOptions& options) {
   const Model apart = api::untied(model, options.untie);
-  return api::with_weights(apart, train::draw_weights(*apart.impl().training_copy(),
-                                                      train::builtin_ops(), options));
+  return api::with_weights(
+      apart, train::draw_weights(*apart.impl().training_copy(), train::builtin_ops(), options));
 }
 
 NamedTensors load_weights(const std::string& path) { return train::read_weights(path); }

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/rounding.h"
-#include "device/cpu/threads.h"
+#include "device/host_threads.h"
 #include "ir/pointer_map.h"
 #include "ir/static_size.h"
 #include "onnxgrad/error.h"
@@ -67,9 +67,7 @@ class Kernels {
     int threads = 1;  ///< number that the kernel was prepared for
   };
 
-  int useful_threads() const {
-    return engine_.device.uses_host_threads() ? device::threads_of_plan(cost_ns_, threads_) : 1;
-  }
+  int useful_threads() const { return device::threads_of_plan(engine_.device, cost_ns_, threads_); }
 
   static void check_view(const ir::Node& node) {
     const Dims from = node.inputs[0]->type.fixed_dims();
@@ -95,9 +93,7 @@ class Kernels {
     Chosen& chosen = chosen_[&node];
     chosen = prepare(request);
     if (chosen.kernel.flops > 0) {
-      request.threads = engine_.device.uses_host_threads()
-                            ? device::threads_of_kernel(chosen.cost_ns, threads_)
-                            : 1;
+      request.threads = device::threads_of_kernel(engine_.device, chosen.cost_ns, threads_);
       if (request.threads < threads_) chosen = prepare(request);
     }
     cost_ns_ += chosen.cost_ns;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/interrupt.h"
+#include "device/host_threads.h"
 #include "opdef/collectives.h"
 #include "runtime/bodies.h"
 #include "runtime/finite.h"

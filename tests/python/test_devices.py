@@ -16,7 +16,7 @@ BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
 
 pytestmark = pytest.mark.skipif(
-    not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build leaves out"
+    not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build lacks"
 )
 
 

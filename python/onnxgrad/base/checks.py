@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from onnxgrad.errors import DeviceError, OptionError
+from onnxgrad.errors import OptionError
 
 _MAX_REPR = 60  # characters of a value in a message
 

@@ -13,6 +13,8 @@ __all__ = [
     "BinaryCrossEntropy",
     "CausalLm",
     "Cosine",
+    "CosineEmbedding",
+    "Distillation",
     "Dpo",
     "Elastic",
     "Huber",
@@ -134,6 +136,84 @@ class Cosine(Loss):
     _type = "Cosine"
 
     def __init__(self, *, output: str = "", reduction: Reduction = "mean") -> None:
+        self._take(locals())
+
+
+class CosineEmbedding(Loss):
+    """Cosine embedding loss (torch: CosineEmbeddingLoss).
+
+    1 - cos(a, b) where t > 0, else max(0, cos(a, b) - margin). a, b: [N, D], a row and its partner;
+    t: [N], 1 or -1.
+
+    Parameters
+    ----------
+    margin : float, default=0.0
+    partners : str or list of str, default=None
+        Outputs or values of the model, the embeddings of the partners of each row: of a second
+        tower.
+    views : int >= 1, default=1
+        Inputs in each row, for one encoder: every input x of the model gets siblings x_2, x_3, ...,
+        and the model is run once on all of them; their embeddings are the partners.
+    """
+
+    margin: float
+    partners: tuple[str, ...]
+    views: int
+
+    _type = "CosineEmbedding"
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.0,
+        partners: str | Iterable[str] | None = None,
+        views: int = 1,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
+        self._take(locals())
+
+
+class Distillation(Loss):
+    """Distillation (Hinton, Vinyals and Dean 2015, arXiv:1503.02531).
+
+    T^2 sum_c p[c] (log p[c] - log q[c]) with p = softmax(t / T), q = softmax(s / T). s, t: [N, C],
+    the scores of a student and of its teacher before any Softmax; with more axes, the mean over the
+    positions of a row. With teacher=, the teacher computes t.
+
+    Parameters
+    ----------
+    temperature : float > 0, default=2.0
+        T.
+    probabilities : bool, default=False
+        Whether t are probabilities instead of scores.
+    binary : bool, default=False
+        Whether each column is a class of its own, with a sigmoid; the mean over the columns.
+    axis : int, default=None
+        The class axis of s, if it has three axes or more; negative from the end. None: the axis of
+        the model's own Softmax or ArgMax; else the one missing from the shape of the first labels
+        (several candidates are an error, unless one of them is the only axis of fixed size after
+        the first). In files, which have no labels, and with probabilities as targets: that only
+        axis of fixed size, else axis 1 as in PyTorch.
+    """
+
+    temperature: float
+    probabilities: bool
+    binary: bool
+    axis: int | None
+
+    _type = "Distillation"
+
+    def __init__(
+        self,
+        *,
+        temperature: float = 2.0,
+        probabilities: bool = False,
+        binary: bool = False,
+        axis: int | None = None,
+        output: str = "",
+        reduction: Reduction = "mean",
+    ) -> None:
         self._take(locals())
 
 

@@ -373,13 +373,7 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "Sharpness-aware minimization: take gradients at w + sam * g / |g|, in a second pass over "
         'each batch. With ``{"rho": 0.5, "adaptive": True}`` at w + rho w^2 g / |w g| (Foret et '
         "al., 2021; Kwon et al., 2021).",
-        CommandOption(
-            _OPTIMIZER,
-            float,
-            metavar="RHO",
-            help="Sharpness-aware minimization: take gradients at w + RHO g / |g|.",
-            none_is="at w",
-        ),
+        CommandOption(_OPTIMIZER, float, metavar="RHO", none_is="gradients at w"),
     ),
     SessionOption(
         "stop_gradient",
@@ -474,7 +468,7 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         None,
         "str",
         _ENGINE,
-        "Device to compute on: one of `onnxgrad.devices.available`, or ``\"auto\"`` for the first "
+        'Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first '
         "one other than the CPU, if there is one; None means that of the environment variable "
         "``ONNXGRAD_DEVICE``, without it the CPU.",
         CommandOption(

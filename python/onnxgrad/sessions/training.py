@@ -596,6 +596,5 @@ def _refuse_with_file(given: Iterable[str]) -> None:
             raise OptionError(
                 what=f"{option}= has no effect on the training that the model's file describes",
                 value=option,
-                hint="Pass loss= and optimizer= to train the model otherwise than its file "
-                "describes.",
+                hint="Pass loss= and optimizer= to train it otherwise than its file describes.",
             )

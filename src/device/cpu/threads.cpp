@@ -276,11 +276,13 @@ void start_threads(std::int64_t threads) {
   if (threads > 1 && !is_in_part) own_pool.get().grow(threads);
 }
 
-int threads_of_kernel(double cost_ns, int most) {
-  return useful_threads(cost_ns, kKernelShareNs, most);
+int threads_of_kernel(const Device& device, double cost_ns, int most) {
+  return device.uses_host_threads() ? useful_threads(cost_ns, kKernelShareNs, most) : 1;
 }
 
-int threads_of_plan(double cost_ns, int most) { return useful_threads(cost_ns, kPlanShareNs, most); }
+int threads_of_plan(const Device& device, double cost_ns, int most) {
+  return device.uses_host_threads() ? useful_threads(cost_ns, kPlanShareNs, most) : 1;
+}
 
 int take_threads_used() { return std::exchange(most_threads, 1); }
 

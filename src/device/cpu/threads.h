@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/rounding.h"
+#include "device/host_threads.h"
 
 // Thread pools, whose threads compute a kernel together. Each thread of a program that runs kernels
 // has a pool of its own, which grows to the largest count asked for and then stays: a kernel that
@@ -31,10 +32,6 @@ struct Chunk {
 };
 
 using ChunkFn = void (*)(const void* context, const Chunk& chunk);
-
-/// Grows the calling thread's pool to `threads`, itself included, so that on_threads() will not
-/// throw.
-void start_threads(std::int64_t threads);
 
 /// Runs `part` on the threads of the pool; see on_threads().
 void run_on_pool(std::int64_t threads, ChunkFn part, const void* context);
@@ -88,17 +85,6 @@ int useful_threads(Work work, Work least, std::int64_t most) {
   const double times = static_cast<double>(work) / static_cast<double>(least);
   return static_cast<int>(std::clamp(times, 1.0, std::max(static_cast<double>(most), 1.0)));
 }
-
-/// Number of threads, at most `most`, that pay for a kernel that takes `cost_ns` on one: the threads
-/// are awake.
-int threads_of_kernel(double cost_ns, int most);
-/// Number that pays for a plan that takes `cost_ns` on one thread, before which they may have to be
-/// woken.
-int threads_of_plan(double cost_ns, int most);
-
-/// The most threads that took part in a call of on_threads() of this thread since the last call of
-/// this function; at least 1.
-int take_threads_used();
 
 }  // namespace onnxgrad::device
 

@@ -214,8 +214,9 @@ const DevicePlugin& simulated_plugin() {
       .name = "simulated",
       .count = count,
       .make_device = make_device,
-      .register_kernels = [](const opdef::KernelRegistry& cpu,
-                             opdef::KernelRegistry& own) { own = cpu; }};
+      .register_kernels = [](const opdef::KernelRegistry& cpu, opdef::KernelRegistry& own) {
+        own = cpu;
+      }};
   return plugin;
 }
 

@@ -70,7 +70,7 @@ opdef::KernelOffer remember_elementwise(const opdef::KernelRequest& request) {
   return opdef::KernelOffer::decline("only remembered");
 }
 
-// What is done to a product in its kernel, on numbers of its own type.
+// The epilogue of a product as a node of its own, on numbers of its type.
 opdef::KernelOffer remember_epilogue(const opdef::KernelRequest& request) {
   const opdef::Gemm gemm = opdef::Gemm::read(request.node);
   const TensorDesc& product = request.outputs.front();

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -149,6 +150,19 @@ std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
          .hint = "Name layers with targets."});
   }
   return result;
+}
+
+void refuse_two_readings(const std::vector<AdaptableLayer>& layers) {
+  std::unordered_set<std::string> modules;
+  for (const AdaptableLayer& layer : layers) {
+    if (modules.insert(layer.module).second) continue;
+    throw ModelError(
+        {.what = fmt::format("the weight of '{}' is read in two ways (transposed, or as "
+                             "a table), which an adapter cannot follow",
+                             layer.module),
+         .where = {.value = layer.module},
+         .hint = "Exclude it, or name one of the two by its node."});
+  }
 }
 
 }  // namespace onnxgrad::train

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
+#include "train/adapters/weights_of_kind.h"
 #include "train/tools/patterns.h"
 #include "train/weights/layer_levels.h"
 #include "train/weights/weights.h"
@@ -514,56 +514,6 @@ class Inserter {
   const Node* place_ = nullptr;
 };
 
-bool is_normalization(const Weight& weight) {
-  const std::string& op_type = weight.reader->op_type;
-  if (op_type.ends_with("Normalization")) return weight.input == 1 || weight.input == 2;
-  // The scale and shift of one that is written out.
-  return weight.is_of_layer && weight.layer == nullptr &&
-         is_op(*weight.reader, {"Mul", "Add", "Div", "Sub"});
-}
-
-bool is_bias(const Weight& weight) {
-  const Dims& dims = weight.value->initializer.dims();
-  if (std::ranges::count_if(dims, [](std::int64_t dim) { return dim > 1; }) > 1) return false;
-  if (weight.layer != nullptr) return true;  // an Add adds it to the result of a layer
-  const Node& reader = *weight.reader;
-  if (is_op(reader, {"Gemm", "Conv", "ConvTranspose"})) return weight.input == 2;
-  if (is_op(reader, {"LSTM", "GRU", "RNN"})) return weight.input == 3;
-  if (is_op(reader, {"Add", "Sub"})) return weight.is_of_layer;
-  return reader.op_type.ends_with("Normalization") && weight.input == 2;
-}
-
-std::vector<std::string> chosen_weights(const std::vector<Weight>& weights, AdapterKind kind) {
-  std::vector<std::string> names;
-  for (const Weight& weight : weights) {
-    if (!weight.trainable) continue;
-    if (kind == AdapterKind::kBias ? is_bias(weight) : is_normalization(weight)) {
-      names.push_back(weight.value->name);
-    }
-  }
-  if (names.empty()) {
-    throw ModelError({.what = kind == AdapterKind::kBias
-                                  ? "the model has no biases to train"
-                                  : "the model has no scales and shifts of normalisations to train",
-                      .hint = "Use LoRA, or name weights with trainable=."});
-  }
-  return names;
-}
-
-// A weight that is read in two ways would have two adapters of one name.
-void refuse_two_readings(const std::vector<AdaptableLayer>& layers) {
-  std::unordered_set<std::string> modules;
-  for (const AdaptableLayer& layer : layers) {
-    if (modules.insert(layer.module).second) continue;
-    throw ModelError(
-        {.what = fmt::format("the weight of '{}' is read in two ways (transposed, or as "
-                             "a table), which an adapter cannot follow",
-                             layer.module),
-         .where = {.value = layer.module},
-         .hint = "Exclude it, or name one of the two by its node."});
-  }
-}
-
 // DoRA's norm is that of the weight alone, so that it can share a layer with no other adapter.
 void refuse_second(const RecordedAdapter& other, const std::vector<AdaptableLayer>& layers,
                    const AdapterOptions& options) {
@@ -615,7 +565,7 @@ void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRe
   kept.targets.clear();
   kept.exclude.clear();
   if (options.kind == AdapterKind::kBias || options.kind == AdapterKind::kNorm) {
-    for (std::string& name : chosen_weights(weights, options.kind)) {
+    for (std::string& name : weights_of_kind(weights, options.kind)) {
       if (std::ranges::find(kept.full, name) == kept.full.end()) {
         kept.full.push_back(std::move(name));
       }

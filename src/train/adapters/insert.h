@@ -29,6 +29,9 @@ std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
 std::vector<AdaptableLayer> named_layers(std::vector<AdaptableLayer> layers,
                                          const LayerForms& forms);
 
+/// Throws ModelError if a weight is read in two ways: it would have two adapters of one name.
+void refuse_two_readings(const std::vector<AdaptableLayer>& layers);
+
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_ADAPTERS_INSERT_H_

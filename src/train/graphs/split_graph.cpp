@@ -347,8 +347,7 @@ class Splitter {
     ir::replace_uses(graph, replaced);
     finish(*model);
     if (!split_.repeated.empty()) compute_late(graph, map);
-    const auto by_value =
-        opdef::shape_values(graph.nodes, *model, registry_, cpu_engine().kernels);
+    const auto by_value = opdef::shape_values(graph.nodes, *model, registry_, cpu_engine().kernels);
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
       split_.backward_inputs[i].gives_shape = by_value.contains(graph.inputs[i]);
     }

@@ -19,6 +19,7 @@
 #include "train/graphs/place_loss.h"
 #include "train/graphs/sharpness.h"
 #include "train/graphs/step_of_worker.h"
+#include "train/graphs/step_outputs.h"
 #include "train/graphs/step_parts.h"
 #include "train/graphs/training_mode.h"
 #include "train/losses/losses.h"
@@ -90,54 +91,6 @@ std::string class_symbol(const ResolvedLoss& resolved) {
   if (!is_open || type.rank() < 2) return "";
   return type.shape->at(static_cast<std::size_t>(resolved.class_axis)).symbol();
 }
-
-class ExtraOutputs {
- public:
-  ExtraOutputs(Draft& draft, const std::vector<Weight>& weights,
-               const std::vector<Value*>& gradients, std::vector<RunnableOutput> model_outputs)
-      : draft_(draft),
-        weights_(weights),
-        gradients_(gradients),
-        model_outputs_(std::move(model_outputs)) {}
-
-  Value* find(const std::string& name) {
-    for (const RunnableOutput& output : model_outputs_) {
-      if (output.name == name && output.value != nullptr && !output.labels.is_defined()) {
-        return output.value;
-      }
-    }
-    for (std::size_t i = 0; i < weights_.size(); ++i) {
-      const std::vector<WeightNames> weight{names_for_patterns(*weights_[i].value)};
-      for (const std::string& one : all_names(weight)) {
-        if (one + "_grad" == name) return named(gradients_[i], name);
-      }
-    }
-    if (name == "gradient_norm") return named(write_global_norm(draft_.g(), gradients_), name);
-    throw_unknown(name);
-  }
-
- private:
-  // A separate value, so that its name can be chosen freely.
-  Value* named(Value* value, const std::string& name) {
-    Value* copy = draft_.g().identity(value);
-    ir::give_name(draft_.graph(), copy, name);
-    return copy;
-  }
-  [[noreturn]] void throw_unknown(const std::string& name) const {
-    std::vector<std::string> known;
-    for (const RunnableOutput& output : model_outputs_) known.push_back(output.name);
-    for (const Weight& weight : weights_) known.push_back(weight.value->name + "_grad");
-    known.emplace_back("gradient_norm");
-    throw ModelError({.what = "a training step has no output '" + name + "'",
-                      .detail = "It can return " + base::quote_list(known) + ".",
-                      .hint = base::nearest_or(name, known)});
-  }
-
-  Draft& draft_;
-  const std::vector<Weight>& weights_;
-  const std::vector<Value*>& gradients_;
-  std::vector<RunnableOutput> model_outputs_;
-};
 
 // The type of the learning rate: float64 if a weight is.
 DataType rate_dtype(const std::vector<Weight>& weights) {
@@ -510,7 +463,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ir::give_name(graph, loss_value, "loss");
 
   StepPorts& ports = step.ports;
-  ExtraOutputs extra(draft, weights, gradients, std::move(model_outputs));
+  StepOutputs extra(draft, weights, gradients, std::move(model_outputs));
   if (placed.written.has_counts) ports.denominator = add_output(graph, placed.written.denominator);
   if (placed.written.rows != nullptr) ports.row_losses = add_output(graph, placed.written.rows);
   std::vector<std::string> extra_names = options.outputs;

@@ -60,8 +60,7 @@ std::optional<std::int64_t> BatchCheck::rows_of_scores(const Step& step, const L
   score_rows_ = {.scores = loss.scores, .dims = dims};
   ir::Value* const scores = step.working.graph->find(loss.scores);
   if (scores == nullptr) return std::nullopt;
-  runtime::Executor executor =
-      step.backend.executor(build_prediction(step.working, {scores}, {}));
+  runtime::Executor executor = step.backend.executor(build_prediction(step.working, {scores}, {}));
   std::vector<Dims> needed;
   for (const Port& input : executor.inputs()) {
     const auto port = std::ranges::find(ports, input.name, &Port::name);

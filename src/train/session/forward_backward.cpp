@@ -63,7 +63,8 @@ SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
       backend_(backend_for(options_.engine)),
       sizes_(options_.engine.warn) {
   split(false);
-  const base::MemoryBudgetScope scope(backend_.options.budget ? backend_.options.budget : base::current_budget());
+  const base::MemoryBudgetScope scope(backend_.options.budget ? backend_.options.budget
+                                                              : base::current_budget());
   weight_infos_ = split_.weights;
   weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
   for (const WeightInfo& weight : weight_infos_) {

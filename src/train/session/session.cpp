@@ -128,8 +128,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
     source_.working = in_inference_form(std::move(source_.working));
     open_batch();
   }
-  source_.working =
-      with_stops(std::move(source_.working), builtin_ops(), options.stop_gradient);
+  source_.working = with_stops(std::move(source_.working), builtin_ops(), options.stop_gradient);
   source_.working = with_own_weights(std::move(source_.working), loss_);
   const std::shared_ptr<const ir::Model> given = source_.working;
   if (training_ == nullptr) {

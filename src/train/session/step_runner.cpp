@@ -22,7 +22,8 @@ Backend with_collectives(Backend backend, Workers& workers) {
 
 }  // namespace
 
-StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend, Workers& workers, const std::optional<OuterStep::Options>& outer)
+StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend,
+                       Workers& workers, const std::optional<OuterStep::Options>& outer)
     : Runner(graph.model, with_collectives(backend, workers)),
       graph_(std::move(graph)),
       backend_(backend),
@@ -171,8 +172,7 @@ std::optional<double> StepRunner::gradient_norm(const Execution& plan) const {
 }
 
 Runner::Runner(std::shared_ptr<const ir::Model> model, const Backend& backend)
-    : executor_(backend.executor(std::move(model))),
-      num_data_ports_(executor_.inputs().size()) {}
+    : executor_(backend.executor(std::move(model))), num_data_ports_(executor_.inputs().size()) {}
 
 runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) {
   try {

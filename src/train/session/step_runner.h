@@ -76,8 +76,8 @@ class StepRunner : public Runner {
  public:
   /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
   /// `workers` outlives this. `outer`: of workers that update their own weights.
-  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend,
-             Workers& workers, const std::optional<OuterStep::Options>& outer = {});
+  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backend, Workers& workers,
+             const std::optional<OuterStep::Options>& outer = {});
 
   const Workers& workers() const { return workers_; }
   /// The rows of this worker in the next steps, of a batch of so many of several workers. Without

@@ -150,10 +150,8 @@ class DeviceTable {
                                  "the plugin from the headers of this onnxgrad."});
     }
     const std::string_view name = plugin.name == nullptr ? "" : plugin.name;
-    const bool is_taken =
-        std::ranges::any_of(installed_, [&](const Installed& installed) {
-          return name == installed.plugin.name;
-        });
+    const bool is_taken = std::ranges::any_of(
+        installed_, [&](const Installed& installed) { return name == installed.plugin.name; });
     if (!is_plugin_name(name) || is_taken) {
       throw DeviceError({.what = fmt::format("the plugin's device is called '{}'{}", name,
                                              is_taken ? ", as that of another plugin" : ""),
@@ -184,8 +182,7 @@ class DeviceTable {
                          .detail = reason == nullptr ? "" : reason,
                          .hint = "Install the libraries that it names, or build it again."});
     }
-    const auto plugin =
-        reinterpret_cast<device::PluginFn>(::dlsym(library, device::kPluginSymbol));
+    const auto plugin = reinterpret_cast<device::PluginFn>(::dlsym(library, device::kPluginSymbol));
     const device::DevicePlugin* const found = plugin == nullptr ? nullptr : plugin();
     if (found == nullptr) {
       throw DeviceError({.what = "the library is no plugin of onnxgrad",
@@ -234,4 +231,3 @@ void load_device_plugin(const std::string& file) { table().load(file); }
 std::vector<DeviceInfo> installed_devices() { return table().list(); }
 
 }  // namespace onnxgrad::train
-

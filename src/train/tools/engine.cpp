@@ -44,9 +44,8 @@ const runtime::Engine& cpu_engine() {
     ops::register_builtin_cpu_kernels(registry);
     return registry;
   }();
-  static const runtime::Engine engine{.ops = builtin_ops(),
-                                      .kernels = kernels,
-                                      .make_inferer = onnx_io::make_type_inferer};
+  static const runtime::Engine engine{
+      .ops = builtin_ops(), .kernels = kernels, .make_inferer = onnx_io::make_type_inferer};
   return engine;
 }
 

@@ -302,8 +302,8 @@ void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
 
 void train_scales(const ir::Model& model, std::vector<Weight>& weights) {
   for (const LearnedScale& scale : read_learned_scales(model)) {
-    const auto found = std::ranges::find(
-        weights, scale.name, [](const Weight& weight) { return weight.value->name; });
+    const auto found = std::ranges::find(weights, scale.name,
+                                         [](const Weight& weight) { return weight.value->name; });
     if (found == weights.end() || !is_floating(found->value->initializer.dtype())) continue;
     found->trainable = true;
     found->reason.clear();
