@@ -152,6 +152,23 @@ def test_errors(fit, message):
         og.Trainer(mlp_proto([N, 3]), "cross_entropy").fit(X, y, verbose=0, **fit)
 
 
+def test_the_command_line_draws_by_a_column(tmp_path):
+    X, y = rows()
+    weights = np.arange(60) % 5
+    onnx.save(mlp_proto([2, 2]), tmp_path / "net.onnx")
+    table = np.column_stack([X, weights, y])
+    np.savetxt(tmp_path / "d.csv", table, "%.9g", ",", header="a,b,often,y", comments="")
+    command = ["train", tmp_path / "net.onnx", "--data", tmp_path / "d.csv", "--target", "y"]
+    command += ["--loss", "cross_entropy", "--epochs", 2, "-q", "-o", tmp_path / "out.onnx"]
+    run(*command, "--sampling", "weighted", "--row-weights", "often", "--epoch-rows", 40)
+    trainer = og.Trainer(mlp_proto([2, 2]), "cross_entropy")
+    drawn = {"sampling": "weighted", "row_weights": weights, "epoch_rows": 40}
+    trainer.fit(X, y, epochs=2, verbose=0, **drawn)
+    found = initializers(onnx.load(tmp_path / "out.onnx"))
+    np.testing.assert_array_equal(found["W0"], trainer.session.weights["W0"])
+    run(*command, "--sampling", "weighted", status=2)
+
+
 # ------------------------------------------------------------------------------ cross-validation
 
 

@@ -343,7 +343,9 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   if (losses_->counts(loss)) progress_.loss.add(step_, plan, loss, rows);
   if (losses_->is_fault(loss)) return losses_->handle_loss(loss, block_);
   if (stop_.ends_with_step(plan)) return false;
-  if (countdown_ > 0 && --countdown_ == 0 && !call_step_callback(loss, plan)) return false;
+  const bool is_counted = countdown_ > 0;
+  if (is_counted) --countdown_;
+  if (is_counted && countdown_ == 0 && !call_step_callback(loss, plan)) return false;
   if (checkpoints_->is_due_at_step()) {
     if (!losses_->check_state(block_)) return false;
     checkpoints_->save();
