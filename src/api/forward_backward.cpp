@@ -12,7 +12,8 @@ using api::CallGuard;
 
 struct ForwardBackward::Impl {
   Impl(const Model& source_model, const ForwardBackwardOptions& options)
-      : model(api::untied(source_model, options.untie)), runner(model.impl().pass_source(), options) {}
+      : model(api::untied(source_model, options.untie)),
+        runner(model.impl().pass_source(), options) {}
 
   Model model;
   train::SplitRunner runner;
@@ -95,7 +96,9 @@ MemoryReport ForwardBackward::memory() const {
   return impl_->runner.memory();
 }
 
-Model ForwardBackward::trained_model() const { return api::with_weights(impl_->model, weights()); }
+Model ForwardBackward::trained_model() const {
+  return api::with_trained_weights(impl_->model, weights());
+}
 
 Model ForwardBackward::inference_graph(const WriteOptions& options) const {
   return write(*impl_->runner.graphs().inference, options);

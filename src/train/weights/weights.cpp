@@ -77,7 +77,8 @@ std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
 }
 
 constexpr std::string_view kQuantized =
-    "quantized: integers carry no gradient; the model before quantization can be trained";
+    "quantized: integers carry no gradient; those that DequantizeLinear reads are trained as "
+    "rounded numbers";
 
 bool is_quantized(const Tensor& numbers) {
   const int bits = size_bits(numbers.dtype());
@@ -252,8 +253,8 @@ void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
 
 void train_scales(const ir::Model& model, std::vector<Weight>& weights) {
   for (const LearnedScale& scale : read_learned_scales(model)) {
-    const auto found = std::ranges::find(
-        weights, scale.name, [](const Weight& weight) { return weight.value->name; });
+    const auto found = std::ranges::find(weights, scale.name,
+                                         [](const Weight& weight) { return weight.value->name; });
     if (found == weights.end() || !is_floating(found->value->initializer.dtype())) continue;
     found->trainable = true;
     found->reason.clear();
