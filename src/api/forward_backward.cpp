@@ -96,7 +96,9 @@ MemoryReport ForwardBackward::memory() const {
   return impl_->runner.memory();
 }
 
-Model ForwardBackward::trained_model() const { return api::with_weights(impl_->model, weights()); }
+Model ForwardBackward::trained_model() const {
+  return api::with_trained_weights(impl_->model, weights());
+}
 
 Model ForwardBackward::inference_graph(const WriteOptions& options) const {
   return write(*impl_->runner.graphs().inference, options);

@@ -108,6 +108,9 @@ std::shared_ptr<Model::Impl> edited(const Model& model, std::shared_ptr<const ir
 /// ModelError (unknown weight, different dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
 
+/// The file of `model` with the weights of its training copy; integers follow their scales.
+Model with_trained_weights(const Model& model, NamedTensors weights);
+
 /// `model` in the form for training: with TrainingOptions::untie, Model::Impl::untied() if any.
 Model untied(const Model& model, bool untie);
 

@@ -47,7 +47,7 @@ void check(const QuantizationOptions& options) {
   if (options.weights != DataType::kInt8 && options.weights != DataType::kInt4) {
     throw OptionError(
         {.what = fmt::format("weights are {}, expected int8 or int4", dtype_name(options.weights)),
-         .hint = "Give quantize=\"int8\" or \"int4\"."});
+         .hint = R"(Give quantize="int8" or "int4".)"});
   }
   if (options.block_size < 2) {
     throw OptionError(

@@ -183,7 +183,7 @@ Model TrainingSession::trained_model(WeightKind kind) const {
     return Model(std::make_shared<const Model::Impl>(impl_->model.impl(), impl_->session.state(),
                                                      impl_->session.graph().model));
   }
-  Model trained = api::with_weights(impl_->model, impl_->session.weights(kind));
+  Model trained = api::with_trained_weights(impl_->model, impl_->session.weights(kind));
   if (impl_->session.options().open_batch != BatchOpening::kOn) return trained;
   return api::with_open_batch(trained, impl_->session.batch());
 }

@@ -14,7 +14,6 @@
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
 #include "train/weights/initialize.h"
-#include "train/weights/quantization_record.h"
 
 namespace onnxgrad {
 namespace {
@@ -73,15 +72,12 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
   }
   NamedTensors stored = weights;
   const ir::Model& working = *model.impl().working();
-  const auto scales = train::read_learned_scales(working);
   bool is_quantized = false;
   for (NamedTensor& weight : stored) {
     const ir::Value& value = *find_weight(working, weight.name);
     weight.name = value.name;
-    is_quantized =
-        is_quantized ||
-        std::ranges::find(scales, value.name, &train::LearnedScale::name) != scales.end() ||
-        (is_floating(weight.tensor.dtype()) && !is_floating(value.initializer.dtype()));
+    is_quantized = is_quantized ||
+                   (is_floating(weight.tensor.dtype()) && !is_floating(value.initializer.dtype()));
   }
   if (is_quantized) train::to_integers(model.impl().float_form(), stored);
   for (NamedTensor& weight : stored) {
@@ -113,6 +109,11 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
   }
   add_tied(model.impl(), stored);
   return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
+}
+
+Model with_trained_weights(const Model& model, NamedTensors weights) {
+  train::to_integers(model.impl().float_form(), weights);
+  return with_weights(model, weights);
 }
 
 }  // namespace api

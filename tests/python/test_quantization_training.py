@@ -462,6 +462,18 @@ def test_separate_passes_and_written_steps(tmp_path) -> None:
         og.add_training_info(mlp(), optimizer="adam", quantize="int8", calibration=x)
 
 
+def test_integers_follow_scales_that_are_trained_by_name(tmp_path) -> None:
+    path = quantized_by_stock(tmp_path, "mlp", "QDQ", per_channel=False)
+    x, y = rows_of("mlp")
+    trainer = og.Trainer(path, optimizer="adam", lr=3e-3, trainable=["w1_scale", "x_scale"])
+    trainer.fit(x, y, epochs=4, batch_size=16, verbose=0)
+    trained = trainer.trained_model()
+    before, after = initializers(onnx.load(path)), initializers(trained)
+    assert after["w1_scale"] != before["w1_scale"]
+    assert np.any(after["w1_quantized"] != before["w1_quantized"])
+    assert is_close(run(trained, x, optimized=False), trainer.predict(x), rare=0.002)
+
+
 def test_adapters_beside_integers() -> None:
     x, y = rows_of("mlp")
     trainer = og.Trainer(

@@ -117,7 +117,8 @@ std::string reason_of_layer(const ir::Value& value, const Reading& reading) {
 }
 
 constexpr std::string_view kQuantized =
-    "quantized: integers carry no gradient; the model before quantization can be trained";
+    "quantized: integers carry no gradient; those that DequantizeLinear reads are trained as "
+    "rounded numbers";
 
 bool is_quantized(const Tensor& numbers) {
   const int bits = size_bits(numbers.dtype());
