@@ -91,6 +91,25 @@ def test_exchange(name, dynamo, exported, tmp_path):
         assert np.array_equal(run(again, rows), run(model, rows))
 
 
+def test_a_trained_head_that_is_the_table(exported, tmp_path):
+    """PEFT keeps GPT-2's head and table one weight if it is told to, else trains a copy."""
+    base, rows, file = exported("gpt2", True)
+    for keeps in (True, False):
+        configuration = peft.LoraConfig(
+            r=2,
+            target_modules=NETWORKS["gpt2"].targets,
+            modules_to_save=[NETWORKS["gpt2"].head],
+            ensure_weight_tying=keeps,
+        )
+        adapted = adapted_network(base, configuration)
+        adapted.save_pretrained(tmp_path)
+        if keeps:
+            assert_near(run(og.adapters.load(file, tmp_path), rows), values(adapted, rows))
+        else:
+            with pytest.raises(og.ModelError, match=r"'lm_head\.weight' of the adapter is a copy"):
+                og.adapters.load(file, tmp_path)
+
+
 ADAPTERS = {
     "lora": {"lora": {"rank": 3, "alpha": 5}},
     "rslora": {"lora": {"rank": 4, "alpha": 2, "rank_stabilized": True, "targets": "linear"}},

@@ -139,7 +139,7 @@ class DoRA(LoRA):
     """LoRA of the direction of a matrix, beside a trained magnitude for each output.
 
     Liu et al., DoRA: Weight-Decomposed Low-Rank Adaptation, arXiv:2402.09353. The parameters are
-    those of `LoRA`; targets are linear layers.
+    those of `LoRA`; with a dropout it computes what PEFT does.
     """
 
     _kind = "dora"
