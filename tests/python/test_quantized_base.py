@@ -487,6 +487,19 @@ def test_the_command_line_trains_on_a_packed_base(tmp_path):
     assert {node.op_type for node in onnx.load(merged).graph.node} >= {"MatMul", "Tanh"}
 
 
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_packed_head_is_replaced(kind):
+    x, y = batch()
+    packed = og.quantize_weights(network(), kind, targets=["linear", "head"], block_size=16)
+    model = og.replace_head(packed, 4)
+    onnx.checker.check_model(model)
+    assert run(model, {"x": x})[0].shape == (24, 4)
+    one = og.Trainer(network(), "cross_entropy", lora=2, base=kind, new_head=9)
+    assert {"layer2.weight", "layer2.bias"} <= {one.name for one in one.session.trained_weights}
+    one.fit(x, y, epochs=1, verbose=0)
+    assert one.predict(x).shape == (24, 9)
+
+
 def test_errors_name_the_option():
     plain = network()
     for options, text in (

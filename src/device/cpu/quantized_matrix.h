@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "device/cpu/gemm.h"
 #include "device/cpu/gemm_source.h"
 #include "device/isa.h"
 #include "onnxgrad/dtype.h"
@@ -39,9 +40,24 @@ struct QuantizedMatrix {
 /// True for the types of codes.
 bool is_code_type(DataType type);
 
+/// Sums over k of few rows of A with rows of W, which are computed where they are read and need no
+/// packing: sums[(r - first) * m + i] = sum_k A[i, k] W[r, k] for r in [first, first + count).
+struct QuantizedDots {
+  const QuantizedMatrix* matrix = nullptr;
+  const float* a = nullptr;  ///< [m, k], dense; k is `columns` of the matrix
+  std::int64_t m = 0;
+  std::int64_t first = 0, count = 0;
+  float* sums = nullptr;
+};
+void run_quantized_dots(Isa isa, const QuantizedDots& dots);
+
 /// Source of a GEMM whose GemmOperands::b is a QuantizedMatrix. `rounds`: elements are rounded to
 /// that 16-bit type, kUndefined: not.
 GemmSource source_of_quantized(Isa isa, DataType rounds = DataType::kUndefined);
+
+/// Whether a GEMM of such a matrix has few rows and is computed by dot products with those of W.
+bool suits_quantized_dots(const GemmSpec& spec);
+PreparedGemm prepare_quantized_dots(const GemmSpec& spec);
 
 }  // namespace onnxgrad::device
 

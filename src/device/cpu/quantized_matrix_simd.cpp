@@ -213,6 +213,43 @@ HWY_INLINE void scale_blocks(const QuantizedMatrix& w, std::int64_t row, std::in
   }
 }
 
+// The sum of x[j] y[j], in an order that depends on `count` alone.
+HWY_INLINE float dot(const float* x, const float* y, std::int64_t count) {
+  Vector even = hn::Zero(Floats());
+  Vector odd = hn::Zero(Floats());
+  std::int64_t j = 0;
+  for (; j + 2 * kLanes <= count; j += 2 * kLanes) {
+    even = hn::MulAdd(hn::LoadU(Floats(), x + j), hn::LoadU(Floats(), y + j), even);
+    odd = hn::MulAdd(hn::LoadU(Floats(), x + j + kLanes), hn::LoadU(Floats(), y + j + kLanes), odd);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(even, odd)));
+  for (; j < count; ++j) sum += x[j] * y[j];
+  return sum;
+}
+
+HWY_ATTR void dot_rows(const QuantizedDots& dots) {
+  const QuantizedMatrix& w = *dots.matrix;
+  const bool has_own = w.groups != nullptr || w.column_block < kLanes;
+  HWY_ALIGN float numbers[kPiece];
+  for (std::int64_t r = 0; r < dots.count; ++r) {
+    const std::int64_t row = dots.first + r;
+    float* sums = dots.sums + r * dots.m;
+    std::fill(sums, sums + dots.m, 0.0F);
+    for (std::int64_t c = 0; c < w.columns; c += kPiece) {
+      const std::int64_t count = std::min(kPiece, w.columns - c);
+      unpack(w, row * w.row_length + c, count, numbers);
+      if (has_own) {
+        OwnScales(w, c, count).apply(row, numbers);
+      } else {
+        scale_blocks(w, row, c, count, numbers);
+      }
+      for (std::int64_t i = 0; i < dots.m; ++i) {
+        sums[i] += dot(dots.a + i * w.columns + c, numbers, count);
+      }
+    }
+  }
+}
+
 HWY_ATTR void read_block(float* to, std::ptrdiff_t to_row, const SourceBlock& block) {
   const auto& w = *static_cast<const QuantizedMatrix*>(block.matrix);
   const std::int64_t row = block.first / w.columns;
@@ -236,6 +273,9 @@ HWY_ATTR void read_block(float* to, std::ptrdiff_t to_row, const SourceBlock& bl
 
 ReadBlockFn block_reader() { return read_block; }
 
+using DotRowsFn = void (*)(const QuantizedDots& dots);
+DotRowsFn row_dots() { return dot_rows; }
+
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -243,6 +283,11 @@ HWY_AFTER_NAMESPACE();
 namespace onnxgrad::device {
 
 HWY_EXPORT(block_reader);
+HWY_EXPORT(row_dots);
+
+void run_quantized_dots(Isa isa, const QuantizedDots& dots) {
+  chosen(HWY_DISPATCH_TABLE(row_dots), isa)()(dots);
+}
 
 bool is_code_type(DataType type) {
   switch (type) {

@@ -242,6 +242,9 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
 }
 
 device::PreparedGemm prepare_matmul(const KernelRequest& request, const MatmulSpec& spec) {
+  if (spec.quantized != nullptr && device::suits_quantized_dots(spec.gemm)) {
+    return device::prepare_quantized_dots(spec.gemm);
+  }
   if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
   device::F16GemmSpec half = device::f16_gemm_spec(spec.gemm);
   half.rounds_b = !is_f16(request.inputs[static_cast<std::size_t>(spec.b)].dtype);

@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "device/cpu/quantized_matrix.h"
@@ -19,6 +22,18 @@ Tensor read_constant(const KernelRequest& request, std::size_t input) {
   return is_narrow ? given.cast(DataType::kFloat32) : given;
 }
 
+// The zero of all blocks, of unsigned codes, if it is one: symmetric weights have the middle.
+std::optional<float> common_zero(const Tensor& zeros) {
+  const bool is_unsigned = zeros.dtype() == DataType::kUint8 || zeros.dtype() == DataType::kUint4;
+  if (!is_unsigned || zeros.num_elements() == 0) return std::nullopt;
+  const auto byte = std::to_integer<unsigned>(*zeros.raw());
+  if (zeros.dtype() == DataType::kUint4 && byte % 16 != byte / 16) return std::nullopt;
+  const bool are_equal = std::all_of(zeros.raw(), zeros.raw() + zeros.size_bytes(),
+                                     [&](std::byte other) { return other == *zeros.raw(); });
+  if (!are_equal) return std::nullopt;
+  return static_cast<float>(zeros.dtype() == DataType::kUint4 ? byte % 16 : byte);
+}
+
 std::shared_ptr<const QuantizedOperand> operand_of(const KernelRequest& request,
                                                    const opdef::QuantizedForm& form) {
   auto operand = std::make_shared<QuantizedOperand>();
@@ -33,7 +48,11 @@ std::shared_ptr<const QuantizedOperand> operand_of(const KernelRequest& request,
             .row_block = form.row_block,
             .column_block = form.column_block,
             .scale_row = form.scale_row};
-  if (request.has_input(3)) {
+  const auto common =
+      request.has_input(3) ? common_zero(*request.constants[3]) : std::optional<float>();
+  if (common) {
+    matrix.zero = *common;
+  } else if (request.has_input(3)) {
     operand->zeros = read_constant(request, 3);
     matrix.zeros = operand->zeros.raw();
     matrix.zeros_type = operand->zeros.dtype();
