@@ -231,12 +231,12 @@ TEST(Coverage, EveryInputThatMayBeFloatingIsSo) {
 TEST(Coverage, EveryFunctionIsCalledByAGradient) {
   for (const opdef::OpDef* def : builtin_ops().all()) {
     // No gradient contains the functions that optimizers and workers call, and no case the one by
-    // which users stop gradients.
+    // which users stop gradients, nor that of trained biases of 32 bits (tests/python).
     if (def->domain != ir::kFunctionDomain || def->op_type == opdef::kWeightUpdate) continue;
     if (std::ranges::find(opdef::kCollectives, def->op_type) != std::end(opdef::kCollectives)) {
       continue;
     }
-    if (def->zero_gradient) continue;
+    if (def->zero_gradient || def->op_type == "RoundedBias") continue;
     EXPECT_TRUE(coverage::all_uses().function_calls.contains(std::string(def->op_type)))
         << def->op_type << " is called by no gradient of a case";
   }
