@@ -25,7 +25,8 @@ struct AdaptableLayer {
   std::int64_t outputs = 0;
   bool is_transposed = false;  ///< the matrix is stored as [outputs, inputs]
   bool is_computed = false;    ///< converted or dequantized: the layer reads other numbers
-  /// Matrix of a linear layer with integers of 2, 4 or 8 bits, whose codes are `weight`; else nullptr.
+  /// Matrix of a linear layer with integers of 2, 4 or 8 bits, whose codes are `weight`; else
+  /// nullptr.
   std::shared_ptr<const PackedMatrix> packed = {};
   DataType dtype = DataType::kUndefined;  ///< of x and of the results
   std::string module = {};
