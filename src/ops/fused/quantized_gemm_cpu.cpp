@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/cpu/quantized_matrix.h"
+#include "ir/builder.h"
 #include "opdef/quantized_weight.h"
 #include "ops/fused/matmul_offer_cpu.h"
 #include "ops/kernel_support.h"

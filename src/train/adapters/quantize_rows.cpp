@@ -36,7 +36,7 @@ Scale scale_of(std::span<const float> block, const WeightQuantization& options) 
 }
 
 std::uint8_t nearest_entry(float x) {
-  const auto above = std::ranges::lower_bound(kNf4Entries, x);
+  const auto* const above = std::ranges::lower_bound(kNf4Entries, x);
   if (above == kNf4Entries.begin()) return 0;
   if (above == kNf4Entries.end()) return 15;
   const auto index = static_cast<std::uint8_t>(above - kNf4Entries.begin());
