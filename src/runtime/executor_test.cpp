@@ -119,11 +119,12 @@ class OtherFusions : public device::Device {
   std::string name() const override { return device_.name(); }
   bool is_host() const override { return device_.is_host(); }
   std::int64_t alignment() const override { return device_.alignment(); }
-  device::Buffer allocate(std::int64_t bytes) override { return device_.allocate(bytes); }
   std::unique_ptr<device::Stream> make_stream() override { return device_.make_stream(); }
   opdef::FusedSupport fused() const override { return fused_; }
 
  private:
+  device::Buffer make_buffer(std::int64_t bytes) override { return device_.allocate(bytes); }
+
   device::Device& device_ = builtin_engine().device;
   opdef::FusedSupport fused_;
 };
