@@ -98,7 +98,7 @@ std::size_t count_elements(const TensorProto& tensor, std::size_t bytes) {
 const std::vector<std::pair<std::string, std::string>>& foreign_operators() {
   static const auto names = [] {
     std::vector<std::pair<std::string, std::string>> all;
-    for (const opdef::OpDef* def : train::builtin_engine().ops.all()) {
+    for (const opdef::OpDef* def : train::builtin_ops().all()) {
       if (def->domain == "ai.onnx.ml" || def->domain == "com.microsoft") {
         all.emplace_back(def->domain, def->op_type);
       }
@@ -313,7 +313,7 @@ void go_to_limit(onnx::GraphProto& graph, Random& random) {
 void go_to_bound(onnx::GraphProto& graph, Random& random) {
   onnx::NodeProto* node = choose(graph.mutable_node(), random);
   if (node == nullptr) return;
-  const opdef::OpDef* def = train::builtin_engine().ops.find(node->domain(), node->op_type());
+  const opdef::OpDef* def = train::builtin_ops().find(node->domain(), node->op_type());
   if (def == nullptr || def->attributes.empty()) return go_to_limit(graph, random);
   const AttributeSpec& spec = def->attributes[random.below(def->attributes.size())];
   if (spec.type == AttributeType::kTensor || spec.type >= AttributeType::kTensors ||

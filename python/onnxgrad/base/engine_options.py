@@ -12,7 +12,7 @@ __all__ = ["batch_opening_of", "engine_options", "training_mode_of"]
 
 
 def engine_options(
-    device: str,
+    device: str | None,
     threads: int | None,
     seed: int = 0,
     memory_limit: int | str | None = None,

@@ -1,5 +1,6 @@
 #include "train/graphs/step_outputs.h"
 
+#include "base/check.h"
 #include "ir/naming.h"
 #include "onnxgrad/option_error.h"
 #include "train/optimizers/optimizers.h"
