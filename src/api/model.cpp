@@ -163,8 +163,11 @@ const std::vector<WeightInfo>& Model::Impl::weight_list() const {
 }
 
 std::string Model::Impl::bytes() const {
-  if (file.bytes == nullptr) return onnx_io::to_bytes(*file.model);
   const bool has_changed = !changed_.empty();
+  if (file.bytes == nullptr) {
+    if (!has_changed) return onnx_io::to_bytes(*file.model);
+    return onnx_io::with_weights(written_graph(), places(), changed_, note());
+  }
   if (!has_changed && !onnx_io::has_external_data(file)) return std::string(*file.bytes->whole());
   return onnx_io::with_weights(file, has_changed ? places() : *file.model, changed_, note());
 }
@@ -181,9 +184,16 @@ std::shared_ptr<const ir::Model> Model::Impl::file_graph() const {
   return onnx_io::load_bytes(bytes(), io_options(options), file.path).model;
 }
 
+// A graph that was made here, as a file: its weights can then be overwritten.
+onnx_io::FileModel Model::Impl::written_graph() const {
+  return onnx_io::load_bytes(onnx_io::to_bytes(*file.model), {}, file.path);
+}
+
 void Model::Impl::save(const std::string& path) const {
-  if (file.bytes == nullptr) {
+  if (file.bytes == nullptr && changed_.empty()) {
     onnx_io::save_file(*file.model, path);
+  } else if (file.bytes == nullptr) {
+    onnx_io::save_with_weights(written_graph(), places(), changed_, path, note());
   } else {
     onnx_io::save_with_weights(file, places(), changed_, path, note());
   }

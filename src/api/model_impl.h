@@ -57,6 +57,7 @@ struct Model::Impl {
   /// The graph of the file with the changed weights in it.
   std::shared_ptr<const ir::Model> file_graph() const;
   void save(const std::string& path) const;
+  onnx_io::FileModel written_graph() const;
   /// The file with its changed weights, in bytes.
   onnx_io::FileModel current_file() const;
   /// The file with its changed weights; without bytes if the graph was made here.

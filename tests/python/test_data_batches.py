@@ -117,7 +117,7 @@ def test_windows_that_cannot_be(rows):
         make_trainer().fit(X, y, sampling="window", verbose=0)
     with pytest.raises(og.OptionError, match="shuffle is false"):
         make_trainer().fit(X, y, sampling="windows", shuffle=False, verbose=0)
-    with pytest.raises(og.DataError, match="windows need arrays"):
+    with pytest.raises(og.DataError, match="windows and weighted or balanced rows need arrays"):
         make_trainer().fit(in_batches(X, y, 10), sampling="windows", verbose=0)
 
 

@@ -226,6 +226,23 @@ def test_the_trained_file_has_integers_that_compute_what_was_evaluated(network, 
     }
 
 
+@pytest.mark.parametrize("quantize", ["int8", "int4", "int8:scales=block,block_size=4"])
+@pytest.mark.parametrize("opset", [9, 13, 17, 20])
+def test_models_of_older_opsets_are_written_as_they_were_trained(opset, quantize, tmp_path) -> None:
+    """A new opset has to be given to the model first; the file has its trained weights too."""
+    model = mlp()  # of operators that are the same in all of them
+    model.opset_import[0].version = opset
+    x = rows_of("mlp", 64)[0]
+    y = x[:, :3] * 2 - 1
+    trainer = og.Trainer(model, "squared_error", "adam", lr=0.02, quantize=quantize, seed=0)
+    trainer.fit(x, y, epochs=4, batch_size=16, verbose=0)
+    trainer.save(tmp_path / "trained.onnx")
+    for written in (trainer.trained_model(), onnx.load(tmp_path / "trained.onnx")):
+        assert is_close(run(written, x, optimized=False), trainer.predict(x))
+    first = og.quantize(model, x, quantize)
+    assert not is_close(run(first, x, optimized=False), trainer.predict(x), tolerance=0.01)
+
+
 def test_biases_are_products_of_scales() -> None:
     x, y = rows_of("cnn")
     trainer = og.Trainer(cnn(), optimizer="adam", quantize="int4")

@@ -29,7 +29,8 @@ def scaled_scores(case, dtype):
         main ({element}[{rows}] X) => ({element}[{rows}] Y)
         <{element}[{dims or 1}] w = {{{ones}}}> {{ Y = Mul(X, w) }}"""
     )
-    label = target.astype(dtype) if target.dtype.kind == "f" else target
+    is_converted = target.dtype.kind == "f" and case["loss"] != "Dpo"  # whose tokens are float64
+    label = target.astype(dtype) if is_converted else target
     return model, {"X": scores, "label": label}
 
 

@@ -68,6 +68,7 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     DataError
         A file that cannot be read, or a missing column.
     """
+    options.row_weight_values = None
     if takes_tokens(options):
         return _open_tokens(options)
     files = [options.data]
@@ -75,7 +76,6 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     if options.validation is not None and fraction is None:
         files.append(options.validation)
     is_streamed = options.target is not None and _is_streamed(files, options.stream)
-    options.row_weight_values = None
     opened = _open if is_streamed else _read
     rows = opened(trainer, options.data, options)
     validation: Any = fraction

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int
+from onnxgrad.base.checks import listed, positive_int
 from onnxgrad.base.family import Family
 from onnxgrad.data import augmentation
 from onnxgrad.data.arrays import ArrayLike, from_native_list, to_native
@@ -34,8 +34,7 @@ augmentation_to_text = _FAMILY.to_text
 
 def as_augmentations(augment: AugmentationLike) -> list[Augmentation]:
     """Return changes of rows, given as such or by name. Raises: OptionError."""
-    several: Any = [augment] if isinstance(augment, (str, Augmentation)) else augment
-    return [_FAMILY.take(one) for one in several]
+    return [_FAMILY.take(one) for one in listed(augment)]
 
 
 def augment(

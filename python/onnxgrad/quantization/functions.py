@@ -69,7 +69,7 @@ def quantize(
     >>> import onnxgrad as og
     >>> small = og.quantize(linear_model, np.ones((8, 2), np.float32))
     >>> [node.op_type for node in small.graph.node][:3]
-    ['QuantizeLinear', 'DequantizeLinear', 'DequantizeLinear']
+    ['DequantizeLinear', 'QuantizeLinear', 'DequantizeLinear']
     """
     kind = kind_if(like, model, path)
     described = as_quantization(quantize)

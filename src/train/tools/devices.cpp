@@ -45,7 +45,7 @@ struct OwnedEngine {
 struct Installed {
   device::DevicePlugin plugin;
   std::string origin;
-  opdef::KernelRegistry kernels = {};
+  std::unique_ptr<opdef::KernelRegistry> kernels = nullptr;  ///< made with the first engine
   std::map<int, std::shared_ptr<const runtime::Engine>> engines = {};
 
   std::string name(int index) const { return fmt::format("{}:{}", plugin.name, index); }
@@ -53,12 +53,16 @@ struct Installed {
   std::shared_ptr<const runtime::Engine> engine(int index) {
     auto& made = engines[index];
     if (made == nullptr) {
+      if (kernels == nullptr) {
+        kernels = std::make_unique<opdef::KernelRegistry>();
+        plugin.register_kernels(cpu_engine().kernels, *kernels);
+      }
       std::unique_ptr<device::Device> device = plugin.make_device(index);
       device::Device& used = *device;
       const auto owned = std::make_shared<const OwnedEngine>(
           OwnedEngine{.device = std::move(device),
                       .engine = {.ops = builtin_ops(),
-                                 .kernels = kernels,
+                                 .kernels = *kernels,
                                  .make_inferer = cpu_engine().make_inferer,
                                  .device = used,
                                  .host_kernels = &cpu_engine().kernels}});
@@ -132,11 +136,13 @@ class DeviceTable {
         names.push_back("'" + installed.name(i) + "'");
       }
     }
-    throw DeviceError({.what = fmt::format("there is no device '{}'", device),
-                       .detail = fmt::format("Available: {}.", fmt::join(names, ", ")),
-                       .hint = fmt::format("Use one of these; other devices come from plugins, "
-                                           "which {} lists or load_device_plugin() loads.",
-                                           kPluginsVariable)});
+    throw DeviceError(
+        {.what = fmt::format("there is no device '{}'", device),
+         .detail = fmt::format("Available: {}.{}", fmt::join(names, ", "),
+                               installed_.empty() ? " This onnxgrad computes on the CPU." : ""),
+         .hint = fmt::format("Use one of these; other devices come from plugins, "
+                             "which {} lists or load_device_plugin() loads.",
+                             kPluginsVariable)});
   }
 
   void add(const device::DevicePlugin& plugin, std::string_view origin) {
@@ -159,8 +165,7 @@ class DeviceTable {
                          .hint = "Build the plugin with a name of its own, of lower-case letters, "
                                  "digits and underscores; 'cpu' and 'auto' are taken."});
     }
-    Installed& installed = installed_.emplace_back(Installed{plugin, std::string(origin)});
-    plugin.register_kernels(cpu_engine().kernels, installed.kernels);
+    installed_.push_back({.plugin = plugin, .origin = std::string(origin)});
   }
 
   // Symbols of the plugin are its own, and it is never unloaded: threads may still run in it.
