@@ -1,6 +1,6 @@
 """Federated averaging of an ONNX model with Flower: a client that trains on its own rows.
 
-    pip install onnxgrad flwr
+    pip install flwr
 
 A server averages the lists of weights that the clients return, by their numbers of rows
 (``flwr.server.strategy.FedAvg``), and sends the mean back; only weights leave a client.

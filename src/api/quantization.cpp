@@ -71,6 +71,24 @@ Model in_opset_for(const Model& model, const QuantizationOptions& options) {
       onnx_io::to_target_opset(*model.impl().file_graph(), std::max(opset, kOldestTarget), false));
 }
 
+// Weights that are integers already keep their type.
+void expect_same_integers(const ir::Graph& graph, DataType wanted) {
+  for (const ir::Node* node : graph.nodes) {
+    const bool reads_integers = ir::is_op(*node, {"DequantizeLinear", "QLinearConv"}) ||
+                                ir::is_op(*node, {"QLinearMatMul"}) || node->op_type == "QGemm";
+    if (!reads_integers) continue;
+    for (const ir::Value* input : node->inputs) {
+      const bool is_weight = input != nullptr && input->is_constant() &&
+                             input->initializer.dims().rank() >= 2 && !is_floating(input->dtype());
+      if (!is_weight || size_bits(input->dtype()) == size_bits(wanted)) continue;
+      throw ModelError({.what = fmt::format("the weight is {} already, and {} is asked for",
+                                            dtype_name(input->dtype()), dtype_name(wanted)),
+                        .where = {.value = input->name},
+                        .hint = "Train the file without quantize=, or quantize the float model."});
+    }
+  }
+}
+
 // The values that have no quantized form yet.
 std::vector<std::string> observed_names(const std::vector<train::QuantizableLayer>& layers) {
   std::vector<std::string> names;
@@ -147,6 +165,7 @@ Model quantize(const Model& model, std::span<const NamedTensors> batches,
   const Model base = in_opset_for(model, options);
   auto graph = std::make_shared<ir::Model>(ir::clone(*base.impl().current_file_or_graph().model));
   train::settle_constants(*graph);
+  expect_same_integers(*graph->graph, options.weights);
   if (options.fold_batch_norms) train::fold_norms(*graph->graph);
   const auto layers = train::quantizable_layers(*graph, *base.impl().working(), options);
   if (layers.empty()) {

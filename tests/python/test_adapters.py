@@ -489,3 +489,13 @@ def test_the_type_of_an_adapted_output_survives_merging():
     both.graph.initializer.append(model.graph.initializer[0])
     with pytest.raises(og.ModelError, match="two ways"):
         og.adapters.add(both, targets="linear")
+
+
+@pytest.mark.parametrize("change", [{"lora": 2}, {"quantize": "int8"}])
+def test_estimators_with_a_changed_model_are_pickled(change, linear_proto, linear_data):
+    from onnxgrad.sklearn import OnnxRegressor
+
+    X, y = linear_data
+    fitted = OnnxRegressor(linear_proto, max_iter=2, **change).fit(X, y)
+    copy = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copy.predict(X), fitted.predict(X))

@@ -351,3 +351,9 @@ def test_workers_average_as_one_does(case, tmp_path):
     assert set(one) == set(several)
     for name, value in one.items():
         np.testing.assert_allclose(several[name], value, 2e-3, 2e-5, err_msg=name)
+
+
+def test_flags_are_truth_values():
+    assert not og.optimizers.as_average("ema:evaluates=no").evaluates
+    with pytest.raises(og.OptionError, match="evaluates: 'maybe' is neither True nor False"):
+        og.optimizers.as_average("ema:evaluates=maybe")

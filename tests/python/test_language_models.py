@@ -394,3 +394,28 @@ def test_a_tokenizer_file(tmp_path):
     inputs, labels = chunks(data, og.TrainingSession(GPT, "causal_lm"))
     np.testing.assert_array_equal(inputs["tokens"], [[3, 4, 5, 3, 4, 2], [3, 4, 5, 2, 0, 0]])
     np.testing.assert_array_equal(labels[1], [IGNORED, IGNORED, 5, 2, IGNORED, IGNORED])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_many_scores_of_16_bits_have_the_gradients_of_float32(precision):
+    """From 16,384 scores on, the loss keeps its sums for the gradient."""
+    random = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[N, T] tokens) => (float[N, T, 64] y) <float[64, 32] emb, float[32, 64] w> {
+          h = Gather (emb, tokens)
+          y = MatMul (h, w)
+        }"""
+    )
+    for name, shape in (("emb", (64, 32)), ("w", (32, 64))):
+        values = random.normal(size=shape).astype(np.float32) / 4
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    tokens = random.integers(0, 64, (16, 32))
+    changes = {}
+    for numbers in ("float32", precision):
+        session = og.TrainingSession(model, "causal_lm", "sgd:lr=1", precision=numbers)
+        before = session.get_weights()
+        session.step({"tokens": tokens, "label": tokens})
+        changes[numbers] = [a - b for a, b in zip(session.get_weights(), before, strict=True)]
+    for given, wanted in zip(changes[precision], changes["float32"], strict=True):
+        np.testing.assert_allclose(given, wanted, rtol=0, atol=0.03 * np.abs(wanted).max())

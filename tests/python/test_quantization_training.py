@@ -548,3 +548,38 @@ def test_rows_are_needed() -> None:
     once = iter([(x, y)])
     with pytest.raises(og.DataError, match="only once"):
         og.Trainer(mlp(), quantize="int8").fit(once, verbose=0)
+
+
+SHARED = {
+    "a stack of matrices": (
+        "g (float[2, N, 8] x) => (float[2, N, 3] y) <WEIGHTS> { y = MatMul (x, w) }",
+        {"w": (2, 8, 3)},
+        (2, 5, 8),
+    ),
+    "a matrix that is read transposed too": (
+        """g (float[N, 8] x) => (float[N, 8] y) <WEIGHTS> {
+             h = MatMul (x, w)
+             t = Transpose (w)
+             y = MatMul (h, t)
+           }""",
+        {"w": (8, 4)},
+        (5, 8),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SHARED)
+def test_stock_runtime_runs_weights_with_one_scale(kind) -> None:
+    text, shapes, rows = SHARED[kind]
+    random = np.random.default_rng(3)
+    arrays = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    x = random.normal(size=rows).astype(F)
+    small = og.quantize(with_weights(text, arrays), [{"x": x}])
+    exact = run(small, x, optimized=False)
+    assert is_close(run(small, x), exact, rare=0.1)
+
+
+def test_integers_of_another_type_are_not_quantized_again() -> None:
+    small = og.quantize(mlp(), rows_of("mlp")[0])
+    with pytest.raises(og.ModelError, match="int8 already, and int4 is asked for"):
+        og.quantize(small, rows_of("mlp")[0], "int4")

@@ -67,7 +67,7 @@ def to_flat_buffer(tensors: dict[str, np.ndarray[Any, Any]]) -> bytes:
         raise OptionError(
             what="an .onnx_adapter file is a flat buffer",
             value="kind",
-            hint="pip install 'onnxgrad[onnx-adapter]'",
+            hint="pip install flatbuffers",
         ) from error
     builder = flatbuffers.Builder(sum(array.nbytes for array in tensors.values()) + 1024)
     parameters = [_parameter(builder, name, array) for name, array in tensors.items()]

@@ -17,6 +17,7 @@ from onnxgrad.base.checks import (
     unknown_name,
 )
 from onnxgrad.base.description import Description
+from onnxgrad.errors import OptionError
 
 __all__ = ["Described", "checked_value", "native_options", "row_of", "shown_value"]
 
@@ -53,6 +54,20 @@ def _table_of(family: str) -> dict[str, _core.DescriptionInfo]:
     return {row.type: row for row in getattr(_core, f"{family}_table")()}
 
 
+def _flag(option: str, value: Any) -> bool:
+    """Return a truth value; texts are those of option files and of the command line."""
+    texts = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    found = texts.get(value.lower()) if isinstance(value, str) else value
+    is_number = isinstance(found, (int, float)) and found in (0, 1)
+    if not is_number and type(found).__name__ not in ("bool", "bool_"):
+        raise OptionError(
+            what=f"{option}: {value!r} is neither True nor False",
+            value=option,
+            hint="Give True or False.",
+        )
+    return bool(found)
+
+
 def checked_value(field: _core.FieldInfo, value: Any) -> Any:
     """Return the value of an option, converted to the type of its field; it may be None.
 
@@ -68,7 +83,7 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
     if field.is_duration:
         return duration(field.option, value)
     if field.kind == "flag":
-        return bool(value)
+        return _flag(field.option, value)
     if field.kind == "text":
         if value not in field.choices:
             raise unknown_name(field.option, value, field.choices)

@@ -13,6 +13,7 @@ from onnxgrad.base.family import Family
 from onnxgrad.data import augmentation
 from onnxgrad.data.arrays import ArrayLike, from_native_list, to_native
 from onnxgrad.data.augmentation_base import Augmentation
+from onnxgrad.errors import OptionError
 
 __all__ = [
     "Augmentation",
@@ -34,6 +35,12 @@ augmentation_to_text = _FAMILY.to_text
 
 def as_augmentations(augment: AugmentationLike) -> list[Augmentation]:
     """Return changes of rows, given as such or by name. Raises: OptionError."""
+    if isinstance(augment, Mapping):
+        raise OptionError(
+            what="augment: a dictionary is no change of rows",
+            value="augment",
+            hint="Give options as in 'mixup:alpha=0.2', or an object of og.data.",
+        )
     return [_FAMILY.take(one) for one in listed(augment)]
 
 

@@ -90,6 +90,13 @@ class GradCache:
                 value="learn_temperature",
                 hint="Give its value.",
             )
+        for name in ("average", "penalty", "sam"):
+            if options.get(name) is not None:
+                raise OptionError(
+                    what=f"GradCache: {name}= is not that of the whole batch, computed in parts",
+                    value=name,
+                    hint="Leave it out, or train whole batches in a TrainingSession.",
+                )
         if "accumulate" in options:
             raise OptionError(
                 what="GradCache: accumulate= is the number of parts",

@@ -25,6 +25,9 @@ def _as_array(predicted: Any) -> np.ndarray[Any, Any]:
     return np.array([[*row.values()] for row in predicted], np.float32)
 
 
+_CHANGES = ("new_head", "lora", "adapter", "base", "quantize")  # options that change the model
+
+
 class Training:
     """A Trainer that is created when it is first used, also after unpickling.
 
@@ -47,7 +50,9 @@ class Training:
         with self._lock:
             state = self._state
             if self._trainer is not None:
-                state = {**self._trainer.__getstate__(), "model": None}  # stored below
+                state = self._trainer.__getstate__()
+                if not any(self._options.get(name) is not None for name in _CHANGES):
+                    state["model"] = None  # stored below
         return {"model": self._model, "options": self._options, "state": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -66,7 +71,9 @@ class Training:
                     self._trainer = onnxgrad.Trainer(self._model, **self._options)
                 else:
                     self._trainer = onnxgrad.Trainer.__new__(onnxgrad.Trainer)
-                    self._trainer.__setstate__({**self._state, "model": self._model})
+                    changed = self._state["model"]
+                    model = self._model if changed is None else changed
+                    self._trainer.__setstate__({**self._state, "model": model})
                     self._state = None
             return function(self._trainer)
 

@@ -414,6 +414,16 @@ KernelOffer offer_f16(const KernelRequest& request, LossTask task, opdef::Kernel
   return offer;
 }
 
+// Whether the numbers beside the scores have the type that kernels read them in: that of the
+// scores, float32 for 16 bits.
+bool are_of_scores(const KernelRequest& request, DataType scores,
+                   std::initializer_list<std::size_t> operands) {
+  const DataType wanted = is_f16(scores) ? DataType::kFloat32 : scores;
+  return std::ranges::all_of(operands, [&](std::size_t i) {
+    return !request.has_input(i) || request.inputs[i].dtype == wanted;
+  });
+}
+
 KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
   task.log_sums = task.result + 1;
@@ -455,7 +465,11 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   task.log_sums = 4;
   const DataType from = request.inputs[1].dtype;
   const DataType to = request.outputs[0].dtype;
-  if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
+  if (!are_of_scores(request, from, {0, 3, 4})) {
+    return KernelOffer::decline("the gradient of the loss has another type than the scores");
+  }
+  if (is_f16(from) || is_f16(to)) {
+    if (task.inner != 1) return KernelOffer::decline("16 bits, and an axis after the classes");
     if (is_f16(from)) task.widen = device::find_conversion(task.isa, from, DataType::kFloat32);
     if (is_f16(to)) task.narrow = device::find_conversion(task.isa, DataType::kFloat32, to);
     KernelOffer offer = offer_f16(request, std::move(task), kKernel<run_grad_halves>);

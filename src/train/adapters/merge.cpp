@@ -41,9 +41,9 @@ class MergedWeight {
           {.what =
                fmt::format("the adapter of '{}' cannot be merged: the weight is quantized", name_),
            .where = {.value = name_},
-           .hint = "Dequantize it: merge(dequantize=True), --dequantize; in C++ "
-                   "merge_adapters(dequantize_weights(model)). Or save the model with its "
-                   "adapters."});
+           .hint = "Save the model with its adapters, and then make its weights float ones as they "
+                   "are merged: 'onnxgrad convert saved.onnx --dequantize-weights --merge', in "
+                   "Python merge(dequantize=True), in C++ dequantize_weights() before."});
     }
     numbers_ = stored.to_doubles();
   }

@@ -182,6 +182,11 @@ Tensor prepare_weights(const Port& port, const Dataset& data, std::int64_t rows,
 std::int64_t count_rows(const DataSchema& schema, std::span<const Port> ports,
                         const Dataset& data) {
   if (data.target.is_defined() || !data.targets.empty()) {
+    if (!std::holds_alternative<OutputLoss>(schema.loss.function)) {
+      throw DataError({.what = "labels were given, but the loss takes none",
+                       .hint = "Leave them out. To learn from a teacher and from labels, give "
+                               "distill= an alpha below 1."});
+    }
     throw DataError({.what = "a target was given, but the model's own loss takes none",
                      .hint = fmt::format("Name the input that takes it: "
                                          "loss='output:{},target=NAME'.",

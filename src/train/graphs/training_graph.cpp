@@ -437,7 +437,10 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
       autodiff::add_vjp(g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values,
                         &zeros, options.custom_gradients, &scope.backward);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
-  lower_precision(g, registry, options.precision, scope);
+  MixedPrecision precision = options.precision;
+  // Probabilities that cancel in the gradient: products within such a loss stay float32.
+  if (compares_embeddings(loss.function)) precision.float32_nodes.emplace_back("loss/*");
+  lower_precision(g, registry, precision, scope);
   if (options.update.sharpness_aware) {
     gradients = sharpness_aware(g, *options.update.sharpness_aware, weight_values, gradients,
                                 worker->sums_of_all(gradients));

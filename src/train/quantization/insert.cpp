@@ -137,8 +137,22 @@ class Writer {
     return result;
   }
 
+  // Integer products of onnxruntime take one scale for a stack of matrices, and for a matrix that
+  // is read transposed too.
+  bool has_channels(const QuantizableLayer& layer) const {
+    if (is_op(*layer.node, {"Conv", "ConvTranspose"})) return true;
+    if (layer.weight->initializer.dims().rank() != 2) return false;
+    const ir::Uses uses(graph_);
+    const auto readers = uses.of(layer.weight);
+    const auto is_transpose = [](const ir::Use& use) {
+      return use.node != nullptr && is_op(*use.node, {"Transpose"});
+    };
+    return readers.size() < 2 || std::ranges::none_of(readers, is_transpose);
+  }
+
   ScaleLayout layout_of(const QuantizableLayer& layer) const {
     ScaleLayout layout{.groups = options_.groups, .axis = layer.channel_axis};
+    if (!has_channels(layer)) layout.groups = ScaleGroups::kTensor;
     if (layout.groups != ScaleGroups::kBlock) return layout;
     const Dims& dims = layer.weight->initializer.dims();
     const bool is_small = dims[static_cast<std::size_t>(layer.input_axis)] <= options_.block_size;
