@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import command_line
 import onnxgrad as og
 from pairwise import pairwise
+from support import mlp_proto
 
 STORED = pathlib.Path(__file__).parents[1] / "data" / "distillation" / "values.npz"
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "sentences" / "train.py"
@@ -336,3 +337,20 @@ def test_columns_of_texts_are_pairs(tmp_path):
     big, large, small, tiny = trainer.predict(np.array(["big", "large", "small", "tiny"]))
     assert og.embeddings.retrieval([big, small], [large, tiny])["recall@1"] == 1
     assert trainer.history["train_loss"][-1] < 0.2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_16_bit_steps_keep_the_loss_in_float32(precision):
+    """Probabilities and the one of the right pair cancel in its gradient."""
+    random = np.random.default_rng(0)
+    model = mlp_proto([8, 16])
+    x, other = (random.normal(size=(32, 8)).astype(np.float32) for _ in range(2))
+    changes = {}
+    for numbers in ("float32", precision):
+        loss = og.losses.InfoNCE(views=2, temperature=0.5)
+        session = og.TrainingSession(model, loss, "sgd:lr=1", precision=numbers)
+        before = session.get_weights()
+        session.step({"X": x, "X_2": other})
+        changes[numbers] = [a - b for a, b in zip(session.get_weights(), before, strict=True)]
+    for given, wanted in zip(changes[precision], changes["float32"], strict=True):
+        assert np.abs(given - wanted).max() < 0.05 * np.abs(wanted).max()

@@ -12,6 +12,7 @@ from onnx import numpy_helper
 import command_line
 import onnxgrad as og
 from pairwise import pairwise
+from support import mlp_proto
 
 STORED = pathlib.Path(__file__).parents[1] / "data" / "distillation" / "values.npz"
 
@@ -77,7 +78,9 @@ CASES = {
 def test_losses_and_gradients_are_those_of_torch(stored, case):
     names = [key.split("/")[1] for key in stored if key.startswith(case + "/")]
     names.remove("loss")
-    distill = {"temperature": 2.5, **CASES[case]}
+    distill = dict(CASES[case])
+    if distill.get("outputs", "auto") in ("auto", "kl"):
+        distill["temperature"] = 2.5
     session = og.TrainingSession(
         network(stored, "student"),
         teacher=network(stored, "teacher", opset=13, argument="y", rows=2),
@@ -455,3 +458,20 @@ def test_a_model_is_its_own_teacher(path):
             raise
         return
     assert session.step(feeds) == pytest.approx(0, abs=1e-6)
+
+
+def test_a_temperature_asks_for_the_divergence():
+    model = mlp_proto([3, 5, 4])
+    losses = []
+    for temperature in (1, 8):
+        session = og.TrainingSession(
+            model, "cross_entropy", teacher=mlp_proto([3, 6, 4], seed=2),
+            distill={"temperature": temperature},
+        )  # fmt: skip
+        x = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+        losses.append(session.step({"X": x, session.target_name: np.arange(6) % 4}))
+    assert losses[0] != losses[1]
+    with pytest.raises(og.OptionError, match="temperature= has no effect with outputs='mse'"):
+        og.TrainingSession(model, teacher="self", distill="temperature=3,outputs=mse")
+    with pytest.raises(og.OptionError, match="distill: 3 is no dictionary"):
+        og.TrainingSession(model, teacher="self", distill=3)

@@ -50,7 +50,16 @@ def taught_loss(
             value="distill",
             hint="Give teacher=, a model or 'self'.",
         )
-    given = {**_DEFAULTS, **_options_of(distill)}
+    asked = _options_of(distill)
+    given = {**_DEFAULTS, **asked}
+    if "temperature" in asked:  # of the divergence, the only one that has it
+        if given["outputs"] not in ("auto", "kl"):
+            raise OptionError(
+                what=f"distill: temperature= has no effect with outputs={given['outputs']!r}",
+                value="distill",
+                hint="Leave it out, or compare outputs='kl'.",
+            )
+        given["outputs"] = "kl"
     attention, maps = _attention_of(given["attention"])
     own_seed = given["seed"]
     taught: _core.Loss = _core.distill(
@@ -73,6 +82,12 @@ def taught_loss(
 def _options_of(distill: DistillLike | None) -> dict[str, Any]:
     if distill is None:
         return {}
+    if not isinstance(distill, (str, Mapping)):
+        raise OptionError(
+            what=f"distill: {distill!r} is no dictionary of options",
+            value="distill",
+            hint="For example distill={'temperature': 2, 'alpha': 0.5}.",
+        )
     given = values_of("distill", distill) if isinstance(distill, str) else dict(distill)
     for name in given:
         if name not in _DEFAULTS:
