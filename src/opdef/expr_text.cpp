@@ -146,7 +146,7 @@ constexpr OpText kTexts[] = {
 };
 
 std::string_view text_of(ExprOp op, DataType compute) {
-  const auto found = std::ranges::find(kTexts, op, &OpText::op);
+  const auto* const found = std::ranges::find(kTexts, op, &OpText::op);
   ONNXGRAD_ASSERT(found != std::end(kTexts));
   const bool is_other = !is_floating(compute) && found->integer != nullptr;
   return is_other ? found->integer : found->floating;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ir/uses.h"
+#include "ir/pattern.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::train {

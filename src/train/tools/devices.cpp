@@ -215,7 +215,7 @@ class DeviceTable {
 };
 
 DeviceTable& table() {
-  static DeviceTable* const devices = new DeviceTable;  // threads of devices outlive statics
+  static auto* const devices = new DeviceTable;  // threads of devices outlive statics
   return *devices;
 }
 
