@@ -207,7 +207,7 @@ std::string store_text(DataType dtype, std::string_view address, std::string_vie
   return fmt::format("(({}*){})[{}] = ({})({});\n", type, address, index, type, stored);
 }
 
-// The strides of an operand over F, 0 where it is broadcast; `width`: elements of a step there.
+// The strides of an operand over F, in elements; 0 where it is broadcast.
 std::vector<std::int64_t> strides_over(const Dims& operand, std::size_t rank) {
   std::vector<std::int64_t> strides(rank, 0);
   std::int64_t stride = 1;

@@ -88,13 +88,7 @@ class DeviceTable {
   std::vector<DeviceInfo> list() {
     const std::scoped_lock lock(mutex_);
     load_listed();
-    std::vector<DeviceInfo> found{{.name = "cpu", .origin = "built in"}};
-    for (const Installed& installed : installed_) {
-      for (int i = 0; i < installed.plugin.count(); ++i) {
-        found.push_back({.name = installed.name(i), .origin = installed.origin});
-      }
-    }
-    return found;
+    return known();
   }
 
   std::shared_ptr<const runtime::Engine> engine(std::string_view device) {
@@ -118,6 +112,17 @@ class DeviceTable {
   }
 
  private:
+  // The CPU, and the devices of the plugins that are loaded.
+  std::vector<DeviceInfo> known() const {
+    std::vector<DeviceInfo> found{{.name = "cpu", .origin = "built in"}};
+    for (const Installed& installed : installed_) {
+      for (int i = 0; i < installed.plugin.count(); ++i) {
+        found.push_back({.name = installed.name(i), .origin = installed.origin});
+      }
+    }
+    return found;
+  }
+
   // nullopt: what follows the colon is no number.
   static std::optional<int> index_of(std::string_view device) {
     const std::size_t colon = device.find(':');
@@ -130,12 +135,8 @@ class DeviceTable {
   }
 
   [[noreturn]] void throw_absent(std::string_view device) const {
-    std::vector<std::string> names{"'cpu'"};
-    for (const Installed& installed : installed_) {
-      for (int i = 0; i < installed.plugin.count(); ++i) {
-        names.push_back("'" + installed.name(i) + "'");
-      }
-    }
+    std::vector<std::string> names;
+    for (const DeviceInfo& one : known()) names.push_back("'" + one.name + "'");
     throw DeviceError(
         {.what = fmt::format("there is no device '{}'", device),
          .detail = fmt::format("Available: {}.{}", fmt::join(names, ", "),
