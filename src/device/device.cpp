@@ -32,6 +32,14 @@ Buffer Device::allocate(std::int64_t bytes) {
   return buffer;
 }
 
+std::shared_ptr<std::byte> Device::allocate_staging(std::int64_t bytes) {
+  return base::allocate_aligned(bytes);
+}
+
+void Stream::repeat(const Recording& /*recording*/, std::int64_t /*times*/) {
+  ONNXGRAD_ASSERT(false);  // record() makes none
+}
+
 Tensor Stream::read(Address from, DataType dtype, const Dims& dims) {
   Tensor tensor = Tensor::empty(dtype, dims);
   copy_out(tensor.mutable_raw(), from, tensor.size_bytes());

@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "device/step_kernels.h"
+#include "device/work.h"
 #include "onnxgrad/tensor.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
@@ -39,25 +41,35 @@ struct Buffer {
   std::shared_ptr<const void> owner = nullptr;
 };
 
-/// A kernel and its operands: addresses of the device.
-struct KernelCall {
-  opdef::KernelFn fn = nullptr;
-  const void* data = nullptr;
-  opdef::KernelArgs args = nullptr;
-  std::size_t num_args = 0;
-};
-
 /// Work in order of submission. Functions may return before the work is done; an error
 /// in the work is thrown by a later call, by synchronize() at the latest, and work submitted after
 /// the work that failed is not done. Used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
-  /// Runs kernels. The array and what its `data` points to live until the work is done; `args` and
-  /// `cells` are read before the call returns.
-  virtual void run(std::span<const KernelCall> calls, const opdef::StepCells& cells) = 0;
+  /// Runs kernels. The arrays and what `data` points to live until the work is done; `args` is read
+  /// before the call returns. `cells`: a StepCells in the memory of the device, which kernels read
+  /// when they run.
+  virtual void run(const Work& work, Address cells) = 0;
+  /// Keeps work with its present arguments in a form that repeat() takes; runs nothing. What run()
+  /// reads lives as long as the recording. All kernels are recordable and have run before. nullptr:
+  /// this device has no such form.
+  virtual std::unique_ptr<Recording> record(const Work& /*work*/, Address /*cells*/) {
+    return nullptr;
+  }
+  /// Submits recorded work so many times, one after the other. The recording lives until all of it
+  /// is done.
+  virtual void repeat(const Recording& recording, std::int64_t times);
+  /// A point after all that was submitted so far; with `is_timed`, one with a time.
+  virtual std::shared_ptr<Event> mark(bool is_timed) = 0;
+  /// What is submitted from now on begins after a point of this stream or another of its device.
+  virtual void wait_for(const Event& event) = 0;
   /// Copies from host memory, which may change as soon as the call returns.
   virtual void copy_in(Address to, const std::byte* from, std::int64_t bytes) = 0;
+  /// Copies from memory of Device::allocate_staging(), which may change when the copy is done.
+  virtual void copy_in_staged(Address to, const std::byte* from, std::int64_t bytes) {
+    copy_in(to, from, bytes);
+  }
   /// Copies to host memory, which has the bytes after synchronize().
   virtual void copy_out(std::byte* to, Address from, std::int64_t bytes) = 0;
   /// Copies within the device; no overlap.
@@ -84,6 +96,12 @@ class Device {
   /// DeviceError.
   Buffer allocate(std::int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// How many streams the calls of one submission can be spread over.
+  virtual int num_compute_streams() const { return 1; }
+  /// Host memory from which copies to the device need no further copy. Throws: DeviceError.
+  virtual std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes);
+  /// What the runtime puts around the kernels of a plan; not asked of a host.
+  virtual const StepKernels& step_kernels() const { return host_step_kernels(); }
   /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
   /// Whether its kernels are functions of this process that share their work among its threads

@@ -15,6 +15,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
 #include "opdef/kernel_args.h"
+#include "opdef/layout.h"
 #include "opdef/op_table.h"
 
 // The interface through which a plan gets its kernels. The planner asks the offers for a node, best
@@ -32,11 +33,19 @@ class BodyCompiler;     // opdef/body.h
 class Collectives;      // opdef/collectives.h
 class PackedConstants;  // opdef/packed_constants.h
 
-/// Dense row-major operand or result. dtype kUndefined: absent.
+/// An operand or result; dense and row-major but for kernels that ask for another layout. dtype
+/// kUndefined: absent.
 struct TensorDesc {
   DataType dtype = DataType::kUndefined;
   Dims dims = {};
+  Layout layout = {};
   bool is_present() const { return dtype != DataType::kUndefined; }
+};
+
+/// The accuracy that a session asks its kernels for.
+struct Numerics {
+  bool is_deterministic = true;  ///< the same bits in every run; false: faster kernels may differ
+  bool allows_tf32 = false;  ///< factors of products in float32 may be rounded to 10 bits
 };
 
 struct KernelRequest {
@@ -54,6 +63,7 @@ struct KernelRequest {
   PackedConstants* packed = nullptr;
   /// For kernels on the CPU: what they may use of it; nullptr: everything.
   const device::CpuOptions* cpu = nullptr;
+  Numerics numerics = {};
 
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].is_present(); }
   bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].is_present(); }
@@ -68,6 +78,7 @@ struct StepCells {
   std::int64_t rows = 0;
   std::int64_t batch_rows = 0;         ///< rows of all workers; 0: there is one worker
   Collectives* collectives = nullptr;  ///< with which it exchanges data; nullptr: one worker
+  bool operator==(const StepCells&) const = default;
 };
 
 /// Cells for an iteration of a body: the first one draws as the step does, all others differently.
@@ -76,9 +87,11 @@ inline StepCells cells_of_iteration(StepCells cells, std::int64_t iteration) {
   return cells;
 }
 
-/// Arguments that every kernel receives besides its pointers.
+/// Arguments that every kernel receives besides its pointers. Of a device whose kernels are
+/// submitted by the host, `stream` is what the device calls a stream, and `cells` an address in its
+/// memory, which recorded work reads each time that it runs.
 struct Launch {
-  void* stream = nullptr;  ///< for asynchronous devices
+  void* stream = nullptr;
   const StepCells* cells = nullptr;
 };
 
@@ -96,7 +109,8 @@ struct ValueCheck {
 struct PreparedKernel {
   KernelFn fn = nullptr;
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
-  std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
+  /// At the device's alignment; contents do not outlive the call.
+  std::int64_t scratch_bytes = 0;
   std::int64_t kept_bytes = 0;       ///< constants stored in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
@@ -106,6 +120,20 @@ struct PreparedKernel {
   /// overwritten, so that a step that throws has changed nothing. A kernel of a gradient leaves out
   /// what the forward pass, in the same step, has checked before.
   std::vector<ValueCheck> checks = {};
+  /// Layouts of its inputs and outputs, by number; a list may be shorter: the others are plain.
+  std::vector<Layout> input_layouts = {};
+  std::vector<Layout> output_layouts = {};
+  /// Why the kernel cannot be part of recorded work: it waits for the device, say, or reads a
+  /// result on the host. Empty: it can.
+  std::string not_recordable = {};
+  bool is_deterministic = true;  ///< it returns the same bits in every run
+
+  Layout input_layout(std::size_t i) const {
+    return i < input_layouts.size() ? input_layouts[i] : Layout{};
+  }
+  Layout output_layout(std::size_t i) const {
+    return i < output_layouts.size() ? output_layouts[i] : Layout{};
+  }
 };
 
 struct KernelOffer {

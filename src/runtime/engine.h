@@ -35,6 +35,7 @@ struct Engine {
   const opdef::KernelRegistry* host_kernels = nullptr;
   /// Features of the CPU that kernels may use.
   device::CpuOptions cpu = {};
+  opdef::Numerics numerics = {};
 
   const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
 };

@@ -48,6 +48,7 @@ struct Executor::Impl {
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
     cells.collectives = options.collectives;
+    if (!engine.device.is_host()) device_cells.emplace(engine.device, *options.stream);
     make_program(std::move(source));
     make_state();
   }
@@ -140,8 +141,8 @@ struct Executor::Impl {
       for (std::size_t i = 0; i < slab->descs.size(); ++i) {
         const std::int64_t offset = device::kernel_argument(slab->addresses[i]) - memory;
         const std::int64_t first = std::max(begin - offset, std::int64_t{0});
-        const auto& [dtype, dims] = slab->descs[i];
-        const std::int64_t last = std::min(end - offset, dims.size_bytes(dtype));
+        const opdef::TensorDesc& desc = slab->descs[i];
+        const std::int64_t last = std::min(end - offset, desc.dims.size_bytes(desc.dtype));
         if (first < last) work(i, memory + offset + first, first, last - first);
       }
     };
@@ -198,7 +199,8 @@ struct Executor::Impl {
     ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
         std::move(compiled),
-        RegionContext{engine, options, *slab, cells, profiler, *options.tails});
+        RegionContext{engine, options, *slab, cells, device_cells ? &*device_cells : nullptr, profiler,
+                      *options.tails});
     if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
@@ -308,6 +310,7 @@ struct Executor::Impl {
   std::vector<Tensor> initial_state;
   std::shared_ptr<StateSlab> slab;
   opdef::StepCells cells;
+  std::optional<DeviceCells> device_cells;  // none: the device is the host
   Profiler profiler;
   std::list<Entry> entries;  // most recently prepared first
   device::Buffer arena;

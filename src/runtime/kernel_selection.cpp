@@ -65,7 +65,8 @@ opdef::KernelRequest make_request(const Engine& engine, const ir::Node& node, in
                                .constants = {},
                                .threads = threads,
                                .bodies = bodies,
-                               .cpu = &engine.cpu};
+                               .cpu = &engine.cpu,
+                               .numerics = engine.numerics};
   for (const ir::Value* input : node.inputs) {
     request.inputs.push_back(describe(input));
     request.constants.push_back(input != nullptr && input->is_constant() ? &input->initializer

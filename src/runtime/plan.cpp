@@ -18,6 +18,7 @@
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/segments.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -169,6 +170,7 @@ class Planner {
       plan_.steps.push_back(make_step(i));
       plan_.kept_bytes += plan_.steps.back().kernel.kept_bytes;
     }
+    if (!engine_.device.is_host()) add_segments(plan_);
     return std::move(plan_);
   }
   std::int64_t arena_bytes() const { return plan_.arena_bytes; }
@@ -213,7 +215,21 @@ class Planner {
                               .num_elements = output->type.fixed_dims().num_elements()});
     }
     step.operands = describe_operands(node, step);
+    if (!engine_.device.is_host()) step.uses = uses_of(node, step.kernel);
     return step;
+  }
+
+  static std::vector<device::Operand> uses_of(const ir::Node& node,
+                                              const opdef::PreparedKernel& kernel) {
+    std::vector<device::Operand> uses;
+    for (const ir::Value* input : node.inputs) {
+      uses.push_back({.bytes = input == nullptr ? 0 : bytes_of(input), .is_read = true});
+    }
+    for (const ir::Value* output : node.outputs) {
+      uses.push_back({.bytes = output == nullptr ? 0 : bytes_of(output), .is_written = true});
+    }
+    uses.push_back({.bytes = kernel.scratch_bytes, .is_written = true});
+    return uses;
   }
 
   void find_last_uses() {

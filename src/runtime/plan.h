@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/work.h"
 #include "ir/graph.h"
 #include "opdef/kernel.h"
 #include "runtime/engine.h"
@@ -43,6 +44,23 @@ struct PlanStep {
   std::string node;
   std::vector<PlanResult> results;
   std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
+  /// One per argument; empty in plans of the host.
+  std::vector<device::Operand> uses = {};
+  device::CallPlace place = {};  ///< see assign_streams (streams.h)
+  bool is_on_host = false;       ///< a kernel of the CPU: the device has none
+};
+
+/// Consecutive steps that are run in the same way.
+struct Segment {
+  enum class Kind : std::uint8_t {
+    kRecordable,  ///< submitted at once; the device may record it and repeat the recording
+    kSubmitted,   ///< submitted step by step
+    kHost,        ///< run by the CPU, on copies of what it reads
+  };
+  Kind kind = Kind::kRecordable;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::string reason = {};  ///< why it is not recordable
 };
 
 /// Copies at the end of a step: results that go to the state, old values that are outputs.
@@ -75,6 +93,7 @@ struct Recomputed {
 
 struct Plan {
   std::vector<PlanStep> steps;
+  std::vector<Segment> segments = {};    ///< all steps, in order; empty in plans of the host
   std::vector<Tensor> constants;
   std::vector<std::int64_t> feed_bytes;  ///< by number; -1: not read
   std::vector<PlanOutput> outputs;       ///< one per output of the graph

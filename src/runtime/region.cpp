@@ -36,11 +36,15 @@ class Running {
 Region::Region(CompiledRegion compiled, RegionContext context)
     : compiled_(std::move(compiled)),
       context_(context),
-      image_(make_device_image(compiled_.plan, context.engine.device, stream())),
+      on_device_(context.device_cells == nullptr
+                     ? nullptr
+                     : std::make_unique<DeviceRun>(compiled_.plan, context.engine.device, stream(),
+                                                   *context.device_cells)),
       blocks_(compiled_.plan.block_bytes, context.engine.device),
       feeds_(compiled_.plan.feed_bytes.size()) {
   std::size_t num_args = 0;
   for (const PlanStep& step : compiled_.plan.steps) num_args += step.args.size();
+  if (!is_on_host()) num_args += 2 * compiled_.plan.copies.size();
   args_.resize(num_args, nullptr);
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
@@ -57,6 +61,17 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       ++next;
     }
   }
+  for (std::size_t i = 0; !is_on_host() && i < compiled_.plan.copies.size(); ++i) {
+    calls_.push_back(on_device_->copy_call(i, args_.data() + next));
+    for (const Location& at : {compiled_.plan.copies[i].from, compiled_.plan.copies[i].to}) {
+      if (at.kind == Location::Kind::kFeed) {
+        feeds_[static_cast<std::size_t>(at.at)].args.push_back(next);
+      } else if (at.kind == Location::Kind::kBlock) {
+        block_slots_.emplace_back(next, at);
+      }
+      ++next;
+    }
+  }
   // Plans of less memory take less than the question between two kernels would be noticed for.
   constexpr std::int64_t kLongRun = 256 << 10;
   is_interruptible_ = !compiled_.plan.updates_state && compiled_.plan.arena_bytes >= kLongRun;
@@ -64,7 +79,7 @@ Region::Region(CompiledRegion compiled, RegionContext context)
 
 Region::~Region() {
   context_.tails.drop_tails_of(*this);
-  image_.reset();  // waits: what it owns is in use until then
+  on_device_.reset();  // waits: what it owns is in use until then
 }
 
 void Region::forget(const Region& tail) {
@@ -81,7 +96,7 @@ device::Address Region::resolve(const Location& location) const {
     case Location::Kind::kConstant:
       // Constants are never written: the planner places outputs only in the arena and the state.
       return is_on_host() ? device::address_of(compiled_.plan.constants[place].raw())
-                          : image_->constant(place);
+                          : on_device_->constant(place);
     case Location::Kind::kFeed:
       return feeds_[place].address;
     case Location::Kind::kBlock:
@@ -101,6 +116,11 @@ void Region::set_arena(device::Buffer arena) {
   for (const PlanStep& step : compiled_.plan.steps) {
     for (const Location& at : step.args) args_[next++] = device::kernel_argument(resolve(at));
   }
+  if (is_on_host()) return;
+  for (const Copy& copy : compiled_.plan.copies) {
+    args_[next++] = device::kernel_argument(resolve(copy.from));
+    args_[next++] = device::kernel_argument(resolve(copy.to));
+  }
 }
 
 void Region::set_feed(std::size_t i, device::Address address) {
@@ -110,13 +130,13 @@ void Region::set_feed(std::size_t i, device::Address address) {
 
 void Region::bind(std::size_t i, device::Address data) {
   if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;  // nothing here reads it
-  if (!is_on_host()) image_->release(i);
+  if (!is_on_host()) on_device_->release(i);
   set_feed(i, data);
 }
 
 void Region::bind(std::size_t i, const std::byte* data) {
   if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;
-  set_feed(i, is_on_host() ? device::address_of(data) : image_->bind(i, data));
+  set_feed(i, is_on_host() ? device::address_of(data) : on_device_->bind(i, data));
 }
 
 void Region::run() {
@@ -167,7 +187,7 @@ void Region::run_plan() {
     throw DeviceError(
         {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
   }
-  if (!is_on_host()) image_->copy_feeds();
+  if (!is_on_host()) on_device_->copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();
   } else if (is_on_host()) {
@@ -178,7 +198,8 @@ void Region::run_plan() {
       run_calls(launch);
     }
   } else {
-    stream().run(calls_, context_.cells);
+    on_device_->submit(calls_, context_.cells);
+    return;
   }
   copy_results();
 }
@@ -249,7 +270,7 @@ void Region::run_profiled() {
     for (const PlanStep& step : compiled_.plan.steps) profiles_.push_back(profiler.entry(step));
     profiled_generation_ = profiler.generation();
   }
-  for (std::size_t i = 0; i < calls_.size(); ++i) {
+  for (std::size_t i = 0; i < num_kernels(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
     device::take_threads_used();
     run_call(i);
@@ -260,8 +281,11 @@ void Region::run_profiled() {
 
 // One kernel, until it is done.
 void Region::run_call(std::size_t i) {
-  stream().run({&calls_[i], 1}, context_.cells);
-  stream().synchronize();
+  if (is_on_host()) {
+    calls_[i].fn(calls_[i].data, calls_[i].args, {.stream = nullptr, .cells = &context_.cells});
+  } else {
+    on_device_->run_alone(calls_[i], context_.cells);
+  }
 }
 
 // Among the results of a kernel that has run.
@@ -278,11 +302,11 @@ std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
 }
 
 std::optional<NonFinite> Region::run_until_non_finite() {
-  if (!is_on_host()) image_->copy_feeds();
+  if (!is_on_host()) on_device_->copy_feeds();
   // With other workers the step is completed: they wait for what this one sends.
   const bool is_alone = context_.cells.collectives == nullptr;
   std::optional<NonFinite> first;
-  for (std::size_t i = 0; i < calls_.size(); ++i) {
+  for (std::size_t i = 0; i < num_kernels(); ++i) {
     run_call(i);
     if (first) continue;
     first = find_non_finite(i);
@@ -293,7 +317,7 @@ std::optional<NonFinite> Region::run_until_non_finite() {
   const Running running(is_running_);
   run_dynamic();
   auto in_tail = prepare_tail().run_until_non_finite();
-  if (in_tail) in_tail->position += calls_.size();
+  if (in_tail) in_tail->position += num_kernels();
   return first ? first : in_tail;
 }
 

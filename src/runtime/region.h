@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/arena.h"
-#include "runtime/device_image.h"
+#include "runtime/device_run.h"
 #include "runtime/engine.h"
 #include "runtime/execution.h"
 #include "runtime/profiler.h"
@@ -34,6 +34,7 @@ struct RegionContext {
   const ExecutorOptions& options;
   StateSlab& state;
   opdef::StepCells& cells;
+  DeviceCells* device_cells;  ///< nullptr: the device is the host
   Profiler& profiler;
   TailCache& tails;
 };
@@ -53,7 +54,7 @@ class Region final : public Execution {
   Tensor output_tensor(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;
   std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const override;
-  std::size_t num_kernels() const override { return calls_.size(); }
+  std::size_t num_kernels() const override { return compiled_.plan.steps.size(); }
   std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
   std::string to_text() const override;
 
@@ -84,7 +85,7 @@ class Region final : public Execution {
 
   device::Stream& stream() const { return *context_.options.stream; }
   /// True: addresses are pointers, kernels are called here.
-  bool is_on_host() const { return image_ == nullptr; }
+  bool is_on_host() const { return on_device_ == nullptr; }
   device::Address resolve(const Location& location) const;
   device::Address output_address(std::size_t i) const;
   Tensor host_tensor(device::Address address, const opdef::TensorDesc& desc) const;
@@ -108,7 +109,7 @@ class Region final : public Execution {
 
   CompiledRegion compiled_;
   RegionContext context_;
-  std::unique_ptr<DeviceImage> image_;  // nullptr: the plan is run on the host
+  std::unique_ptr<DeviceRun> on_device_;  // nullptr: the plan is run on the host
   bool is_plain_ = false;               // a run is the calls of its kernels
   bool is_interruptible_ = false;       // long enough for it, and nothing is left half done
   bool has_arena_ = false;
@@ -116,7 +117,7 @@ class Region final : public Execution {
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_
   BlockPool blocks_;
   std::vector<std::byte*> args_;
-  std::vector<device::KernelCall> calls_;
+  std::vector<device::KernelCall> calls_;  // of the steps; on a device, then of the copies
   std::vector<Feed> feeds_;
   std::vector<KernelProfile*> profiles_;  // one per call, of the profiler's generation
   std::uint64_t profiled_generation_ = 0;

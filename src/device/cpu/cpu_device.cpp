@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstring>
 
 #include "base/memory_budget.h"
@@ -8,12 +9,27 @@
 namespace onnxgrad::device {
 namespace {
 
+// All is done when it is submitted.
+class DoneEvent final : public Event {
+ public:
+  bool is_done() const override { return true; }
+  void wait() const override {}
+  double seconds() const override { return std::chrono::duration<double>(at_).count(); }
+
+ private:
+  std::chrono::steady_clock::duration at_ = std::chrono::steady_clock::now().time_since_epoch();
+};
+
 class CpuStream final : public Stream {
  public:
-  void run(std::span<const KernelCall> calls, const opdef::StepCells& cells) override {
-    const opdef::Launch launch{.stream = nullptr, .cells = &cells};
-    for (const KernelCall& call : calls) call.fn(call.data, call.args, launch);
+  void run(const Work& work, Address cells) override {
+    const opdef::Launch launch{
+        .stream = nullptr,
+        .cells = reinterpret_cast<const opdef::StepCells*>(kernel_argument(cells))};
+    for (const KernelCall& call : work.calls) call.fn(call.data, call.args, launch);
   }
+  std::shared_ptr<Event> mark(bool /*is_timed*/) override { return std::make_shared<DoneEvent>(); }
+  void wait_for(const Event& /*event*/) override {}
   void copy_in(Address to, const std::byte* from, std::int64_t bytes) override {
     std::memcpy(kernel_argument(to), from, static_cast<std::size_t>(bytes));
   }

@@ -1,5 +1,7 @@
 #include "device/testing/simulated_device.h"
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +61,28 @@ class Memory {
   std::map<std::uintptr_t, std::int64_t> ranges_;
 };
 
+class SimulatedEvent final : public Event {
+ public:
+  explicit SimulatedEvent(Stream& stream) : stream_(stream) {}
+  void reach() {
+    at_ = std::chrono::steady_clock::now().time_since_epoch();
+    is_done_ = true;
+  }
+  bool is_done() const override { return is_done_; }
+  void wait() const override {
+    if (!is_done_) stream_.synchronize();
+  }
+  double seconds() const override {
+    wait();
+    return std::chrono::duration<double>(at_).count();
+  }
+
+ private:
+  Stream& stream_;
+  std::atomic<bool> is_done_ = false;
+  std::chrono::steady_clock::duration at_ = {};
+};
+
 class SimulatedStream final : public Stream {
  public:
   explicit SimulatedStream(const Memory& memory) : memory_(memory), worker_([this] { work(); }) {}
@@ -72,8 +96,8 @@ class SimulatedStream final : public Stream {
     worker_.join();
   }
 
-  void run(std::span<const KernelCall> calls, const opdef::StepCells& cells) override {
-    for (const KernelCall& call : calls) {
+  void run(const Work& work, Address cells) override {
+    for (const KernelCall& call : work.calls) {
       std::vector<Address> args;
       for (std::size_t i = 0; i < call.num_args; ++i) args.push_back(address_of(call.args[i]));
       give([this, fn = call.fn, data = call.data, args = std::move(args), cells] {
@@ -81,10 +105,19 @@ class SimulatedStream final : public Stream {
         for (const Address address : args) {
           pointers.push_back(address == Address::kNull ? nullptr : memory_.pointer(address, 0));
         }
-        fn(data, pointers.data(), {.stream = nullptr, .cells = &cells});
+        const std::byte* own_cells = memory_.pointer(cells, sizeof(opdef::StepCells));
+        fn(data, pointers.data(),
+           {.stream = nullptr, .cells = reinterpret_cast<const opdef::StepCells*>(own_cells)});
       });
     }
   }
+
+  std::shared_ptr<Event> mark(bool /*is_timed*/) override {
+    auto event = std::make_shared<SimulatedEvent>(*this);
+    give([event] { event->reach(); });
+    return event;
+  }
+  void wait_for(const Event& event) override { event.wait(); }
 
   void copy_in(Address to, const std::byte* from, std::int64_t bytes) override {
     give([this, to, kept = std::vector<std::byte>(from, from + bytes)] {

@@ -35,11 +35,13 @@ struct SimulatedDevice : ::testing::Test {
   std::unique_ptr<Stream> stream = device.make_stream();
   Buffer x = device.allocate(kBytes);
   Buffer y = device.allocate(kBytes);
+  Buffer own_cells = device.allocate(sizeof(opdef::StepCells));
   std::vector<std::byte*> args{kernel_argument(x.address), kernel_argument(y.address)};
 
   void run(opdef::KernelFn fn, const opdef::StepCells& cells = {}) {
     const KernelCall call{.fn = fn, .args = args.data(), .num_args = args.size()};
-    stream->run({&call, 1}, cells);
+    stream->copy_in(own_cells.address, reinterpret_cast<const std::byte*>(&cells), sizeof cells);
+    stream->run({.calls = {&call, 1}}, own_cells.address);
   }
   std::vector<double> read(const Buffer& buffer) {
     return stream->read(buffer.address, DataType::kFloat64, {4}).to_doubles();

@@ -1,0 +1,69 @@
+#ifndef ONNXGRAD_DEVICE_WORK_H_
+#define ONNXGRAD_DEVICE_WORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "opdef/kernel.h"
+
+// Work as a Stream (device/device.h) takes it: kernels with their operands, in an order in which one
+// stream could run them, and the places that let several streams share it.
+
+namespace onnxgrad::device {
+
+/// A kernel and its operands: addresses of the device.
+struct KernelCall {
+  opdef::KernelFn fn = nullptr;
+  const void* data = nullptr;
+  opdef::KernelArgs args = nullptr;
+  std::size_t num_args = 0;
+};
+
+/// How a kernel uses an argument.
+struct Operand {
+  std::int64_t bytes = 0;  ///< that it may access from the address on
+  bool is_read = false;
+  bool is_written = false;
+};
+
+/// The place of a call among those that are submitted with it.
+struct CallPlace {
+  int stream = 0;  ///< of the device's compute streams, by number
+  /// Earlier calls, on other streams, after which it begins.
+  std::vector<std::uint32_t> waits = {};
+  bool is_awaited = false;  ///< a later call, on another stream, waits for it
+};
+
+/// Kernels that are submitted together. They begin after what was submitted before has been done,
+/// and are done before what is submitted next begins; among themselves, calls of one stream run in
+/// order, others as their waits say.
+struct Work {
+  std::span<const KernelCall> calls = {};
+  std::span<const CallPlace> places = {};  ///< one per call; empty: all on stream 0
+  /// The uses of each call's arguments; empty: not known.
+  std::span<const std::span<const Operand>> operands = {};
+};
+
+/// Work that a device keeps in a form that it can repeat.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+};
+
+/// A point in the work of a stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool is_done() const = 0;
+  /// Waits on the host until the point is reached.
+  virtual void wait() const = 0;
+  /// Time of the device when the point was reached, in seconds from an origin of its own; waits
+  /// for it. Only of Stream::mark(true).
+  virtual double seconds() const = 0;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_WORK_H_
