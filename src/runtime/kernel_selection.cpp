@@ -66,7 +66,8 @@ opdef::KernelRequest make_request(const Engine& engine, const ir::Node& node, in
                                .threads = threads,
                                .bodies = bodies,
                                .cpu = &engine.cpu,
-                               .numerics = engine.numerics};
+                               .numerics = engine.numerics,
+                               .device = &engine.device};
   for (const ir::Value* input : node.inputs) {
     request.inputs.push_back(describe(input));
     request.constants.push_back(input != nullptr && input->is_constant() ? &input->initializer
