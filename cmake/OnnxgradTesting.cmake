@@ -41,7 +41,7 @@ endfunction()
 
 # The device for tests that runs the CPU's kernels as another device would.
 set(ONNXGRAD_SIMULATED_DEVICE)
-foreach(_part device memory schedule stream)
+foreach(_part device memory schedule shadow stream)
   list(APPEND ONNXGRAD_SIMULATED_DEVICE
     "${PROJECT_SOURCE_DIR}/src/device/testing/simulated_${_part}.cpp")
 endforeach()

@@ -17,12 +17,13 @@ namespace onnxgrad::device::testing {
 /// queued, end the process with a message.
 Device& simulated_device();
 
-/// Questions of the host to a simulated device so far.
+/// Questions of the host to all simulated devices so far.
 struct HostReads {
   std::int64_t waits = 0;  ///< calls of Stream::synchronize and Event::wait
   std::int64_t copies_out = 0;
+  bool operator==(const HostReads&) const = default;
 };
-HostReads host_reads(const Device& simulated);
+HostReads host_reads();
 /// Starts the generator of a simulated device's order again.
 void set_seed(Device& simulated, std::uint64_t seed);
 

@@ -58,7 +58,8 @@ void SimulatedSchedule::want(const TaskRef& task, std::uint64_t wait) {
 }
 
 std::uint64_t SimulatedSchedule::preference(const Task& task) const {
-  std::uint64_t mixed = order_of_rows_ ^ (task.owner->number * 16 + static_cast<unsigned>(task.row));
+  std::uint64_t mixed =
+      order_of_rows_ ^ (task.owner->number * 16 + static_cast<unsigned>(task.row));
   mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9U;  // the mixer of SplitMix64
   mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBU;
   return mixed ^ (mixed >> 31);

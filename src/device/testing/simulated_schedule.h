@@ -42,7 +42,7 @@ using TaskRef = std::shared_ptr<Task>;
 /// The tasks that a stream has submitted; only the schedule uses what is in it.
 struct TaskOwner {
   std::uint64_t number = 0;
-  std::deque<TaskRef> tasks = {};       ///< in order, from the first on that is not done
+  std::deque<TaskRef> tasks = {};      ///< in order, from the first on that is not done
   std::exception_ptr error = nullptr;  ///< of the task that threw: the others have been dropped
 };
 

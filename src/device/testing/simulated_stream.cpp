@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -16,7 +17,10 @@ class SimulatedEvent final : public Event {
  public:
   explicit SimulatedEvent(std::shared_ptr<SimulatedParts> parts) : parts_(std::move(parts)) {}
 
-  void reach() { at_ = std::chrono::steady_clock::now().time_since_epoch(); }
+  void reach() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    at_s_ = std::chrono::duration<double>(now).count();
+  }
   void set_task(TaskRef task) { task_ = std::move(task); }
   const TaskRef& task() const { return task_; }
 
@@ -27,21 +31,31 @@ class SimulatedEvent final : public Event {
   }
   double seconds() const override {
     wait();
-    return std::chrono::duration<double>(at_).count();
+    return at_s_;
   }
 
  private:
   std::shared_ptr<SimulatedParts> parts_;
   TaskRef task_;
-  std::chrono::steady_clock::duration at_ = {};
+  double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached, or dropped
 };
 
 void run_call(const KeptCall& call, const SimulatedMemory& memory, const opdef::StepCells& cells) {
-  std::vector<std::byte*> pointers;
-  for (const Address address : call.args) {
-    pointers.push_back(address == Address::kNull ? nullptr : memory.pointer(address, 0));
+  const bool has_operands = !call.operands.empty();
+  if (has_operands && call.operands.size() != call.args.size()) {
+    die(call.name + " has arguments without operands");
   }
-  call.fn(call.data, pointers.data(), {.stream = nullptr, .cells = &cells});
+  std::vector<std::byte*> pointers(call.args.size(), nullptr);
+  for (std::size_t i = 0; i < pointers.size(); ++i) {
+    if (call.args[i] == Address::kNull) continue;
+    pointers[i] = memory.pointer(call.args[i], has_operands ? call.operands[i].bytes : 0);
+  }
+  // An exchange with other workers goes on after the kernel that begins it.
+  if (has_operands && cells.collectives == nullptr) {
+    run_on_shadows(call, pointers, cells);
+  } else {
+    call.fn(call.data, pointers.data(), {.stream = nullptr, .cells = &cells});
+  }
 }
 
 }  // namespace
@@ -52,7 +66,8 @@ std::shared_ptr<const std::vector<KeptCall>> SimulatedStream::keep(const Work& w
   auto calls = std::make_shared<std::vector<KeptCall>>();
   for (std::size_t i = 0; i < work.calls.size(); ++i) {
     const KernelCall& call = work.calls[i];
-    KeptCall& kept = calls->emplace_back(KeptCall{.fn = call.fn, .data = call.data});
+    KeptCall& kept = calls->emplace_back(
+        KeptCall{.fn = call.fn, .data = call.data, .name = "call " + std::to_string(i)});
     for (std::size_t a = 0; a < call.num_args; ++a) kept.args.push_back(address_of(call.args[a]));
     if (!work.places.empty()) kept.place = work.places[i];
     if (!work.operands.empty()) kept.operands = work.operands[i];

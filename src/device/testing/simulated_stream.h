@@ -5,12 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
 #include "device/testing/simulated_memory.h"
 #include "device/testing/simulated_schedule.h"
+#include "device/testing/simulated_shadow.h"
 
 namespace onnxgrad::device::testing {
 
@@ -20,17 +21,8 @@ struct SimulatedParts {
 
   std::shared_ptr<SimulatedMemory> memory = std::make_shared<SimulatedMemory>();
   SimulatedSchedule schedule;
-  std::atomic<std::int64_t> num_waits = 0;
-  std::atomic<std::int64_t> num_copies_out = 0;
-};
-
-/// A call with what the host may change after it is submitted.
-struct KeptCall {
-  opdef::KernelFn fn = nullptr;
-  const void* data = nullptr;
-  std::vector<Address> args = {};
-  CallPlace place = {};
-  std::span<const Operand> operands = {};  ///< empty: not known
+  static inline std::atomic<std::int64_t> num_waits = 0;
+  static inline std::atomic<std::int64_t> num_copies_out = 0;
 };
 
 class SimulatedStream final : public Stream {
