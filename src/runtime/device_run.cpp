@@ -15,11 +15,7 @@ void DeviceCells::update(const opdef::StepCells& cells) {
 
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
                      DeviceCells& cells)
-    : plan_(plan),
-      device_(device),
-      stream_(stream),
-      cells_(cells),
-      feeds_(plan.feed_bytes.size()) {
+    : plan_(plan), device_(device), stream_(stream), cells_(cells), feeds_(plan.feed_bytes.size()) {
   for (const Tensor& constant : plan.constants) {
     constants_.push_back(device.allocate(constant.size_bytes()));
     stream.copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
@@ -79,9 +75,26 @@ void DeviceRun::submit(std::span<const device::KernelCall> calls, const opdef::S
   submit_part(plan_.steps.size(), calls.size());
 }
 
-void DeviceRun::run_alone(const device::KernelCall& call, const opdef::StepCells& cells) {
+void DeviceRun::submit_one(std::size_t i, const device::KernelCall& call) {
+  stream_.run({.calls = {&call, 1}, .operands = std::span(operands_).subspan(i, 1)},
+              cells_.address());
+}
+
+std::vector<std::shared_ptr<device::Event>> DeviceRun::submit_timed(
+    std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
   cells_.update(cells);
-  stream_.run({.calls = {&call, 1}}, cells_.address());
+  std::vector<std::shared_ptr<device::Event>> events{stream_.mark(true)};
+  for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
+    submit_one(i, calls[i]);
+    events.push_back(stream_.mark(true));
+  }
+  return events;
+}
+
+void DeviceRun::run_alone(std::size_t i, const device::KernelCall& call,
+                          const opdef::StepCells& cells) {
+  cells_.update(cells);
+  submit_one(i, call);
   stream_.synchronize();
 }
 

@@ -54,10 +54,15 @@ class DeviceRun {
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
   /// Submits the kernels of the plan's steps, then its copies: one call for each of them.
   void submit(std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
-  /// Submits one of them and waits until it is done.
-  void run_alone(const device::KernelCall& call, const opdef::StepCells& cells);
+  /// Submits the kernels of the steps, one after the other: step i runs between events i and i + 1.
+  std::vector<std::shared_ptr<device::Event>> submit_timed(
+      std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
+  /// Submits number `i` of them and waits until it is done.
+  void run_alone(std::size_t i, const device::KernelCall& call, const opdef::StepCells& cells);
 
  private:
+  void submit_one(std::size_t i, const device::KernelCall& call);
+
   struct Feed {
     const std::byte* on_host = nullptr;  ///< nullptr: not copied
     device::Buffer slot = {};
@@ -69,9 +74,9 @@ class DeviceRun {
   DeviceCells& cells_;
   std::vector<device::Buffer> constants_;
   std::vector<Feed> feeds_;
-  std::vector<device::ByteCopy> copies_;            // data of the copies' calls
-  std::vector<device::CallPlace> places_;           // of all steps, then the copies
-  std::vector<device::Operand> copy_operands_;      // two for each copy
+  std::vector<device::ByteCopy> copies_;                    // data of the copies' calls
+  std::vector<device::CallPlace> places_;                   // of all steps, then the copies
+  std::vector<device::Operand> copy_operands_;              // two for each copy
   std::vector<std::span<const device::Operand>> operands_;  // of all calls
 };
 

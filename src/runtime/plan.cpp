@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,7 +19,9 @@
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/plan_text.h"
 #include "runtime/segments.h"
+#include "runtime/streams.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -142,6 +145,7 @@ class Planner {
         arena_(engine.device.alignment()),
         packed_(engine.device.alignment()),
         is_tight_(is_tight),
+        num_streams_(engine.device.num_compute_streams()),
         steps_(graph.nodes.size()),
         last_use_(graph.nodes.size()),
         locations_(graph.nodes.size()),
@@ -170,7 +174,10 @@ class Planner {
       plan_.steps.push_back(make_step(i));
       plan_.kept_bytes += plan_.steps.back().kernel.kept_bytes;
     }
-    if (!engine_.device.is_host()) add_segments(plan_);
+    if (!engine_.device.is_host()) {
+      add_segments(plan_);
+      assign_streams(plan_, num_streams_);
+    }
     return std::move(plan_);
   }
   std::int64_t arena_bytes() const { return plan_.arena_bytes; }
@@ -205,7 +212,8 @@ class Planner {
                   .op_type = node.op_type,
                   .node = node.name,
                   .results = {},
-                  .operands = {}};
+                  .operands = {},
+                  .is_exchange = exchange_role(node).kind != ExchangeRole::Kind::kNone};
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
       if (output == nullptr || !is_floating(output->dtype())) continue;
@@ -214,7 +222,7 @@ class Planner {
                               .dtype = output->dtype(),
                               .num_elements = output->type.fixed_dims().num_elements()});
     }
-    step.operands = describe_operands(node, step);
+    step.operands = describe_operands(node, step.args);
     if (!engine_.device.is_host()) step.uses = uses_of(node, step.kernel);
     return step;
   }
@@ -351,8 +359,20 @@ class Planner {
   void release(std::int64_t at, std::int64_t bytes) {
     if (is_tight_) {
       packed_.release(at, bytes, now_);
+    } else if (num_streams_ > 1) {
+      freed_.push_back({.step = now_, .at = at, .bytes = bytes});
     } else {
       arena_.release(at, bytes);
+    }
+  }
+
+  // Steps that follow one another shall not wait for each other only because they take turns in the
+  // same memory.
+  void release_freed() {
+    constexpr std::size_t kStepsApart = 4;
+    while (!freed_.empty() && freed_.front().step + kStepsApart <= now_) {
+      arena_.release(freed_.front().at, freed_.front().bytes);
+      freed_.pop_front();
     }
   }
 
@@ -373,6 +393,7 @@ class Planner {
   // Assigns memory to the outputs of step i, then frees what it was the last to read.
   void place(std::size_t i) {
     const ir::Node& node = *nodes_[i];
+    release_freed();
     first_args_.push_back(args_.size());
     for (const ir::Value* input : node.inputs) args_.push_back(locate(input));
     divide_buffer(i);
@@ -441,6 +462,7 @@ class Planner {
       Buffer* owned = buffers_.find(old);
       const bool is_last = owned != nullptr && owned->bytes >= 0 && *last_use_.find(old) == i;
       if (!is_last || owned->bytes < bytes || !can_overwrite(i, old, o)) continue;
+      if (num_streams_ > 1 && has_independent_reader(nodes_, roots_, i, old)) continue;
       const Location location = *locations_.find(old);
       const std::int64_t owned_bytes = std::exchange(owned->bytes, -1);
       locations_[output] = location;
@@ -504,29 +526,6 @@ class Planner {
     plan_.copies.insert(plan_.copies.end(), commits.begin(), commits.end());
   }
 
-  static std::string describe_operands(const ir::Node& node, const PlanStep& step) {
-    constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
-    std::string text;
-    text.reserve(64 * step.args.size());
-    std::size_t arg = 0;
-    const auto add = [&](const ir::Value* value) {
-      const Location& at = step.args[arg++];
-      if (value == nullptr) return;
-      if (!text.empty() && text.back() != ' ') text += ", ";
-      text += value->name;
-      text += ' ';
-      text += value->type.to_string();
-      text += " @";
-      text += kKinds[static_cast<int>(at.kind)];
-      text += ' ';
-      text += std::to_string(at.at);
-    };
-    for (const ir::Value* input : node.inputs) add(input);
-    text += " -> ";
-    for (const ir::Value* output : node.outputs) add(output);
-    return text;
-  }
-
   const ir::Graph& graph_;
   const GraphBinding& binding_;
   const Engine& engine_;
@@ -536,6 +535,12 @@ class Planner {
   ArenaLayout arena_;
   PackedArena packed_;  // instead, if is_tight_
   bool is_tight_;
+  int num_streams_;
+  struct Freed {
+    std::size_t step = 0;
+    std::int64_t at = 0, bytes = 0;
+  };
+  std::deque<Freed> freed_;             // not released yet, if there are several streams
   std::size_t now_ = 0;                 // the step being laid out
   std::vector<const ir::Node*> nodes_;  // one per step
   std::vector<const opdef::PreparedKernel*> prepared_;
@@ -549,30 +554,6 @@ class Planner {
   std::unordered_set<std::size_t> aliased_;          // updates by number
   std::unordered_set<std::int64_t> updated_;         // states by number
 };
-
-}  // namespace
-
-std::string Plan::to_text() const {
-  std::string text = fmt::format("plan of {} kernels, {} thread{}, arena {} bytes\n", steps.size(),
-                                 threads, threads == 1 ? "" : "s", arena_bytes);
-  if (recomputed.kernels > 0) {
-    text += fmt::format(
-        "     {} kernels run again (names end in /again): {} values, {} bytes, {:.4g} FLOPs\n",
-        recomputed.kernels, recomputed.values, recomputed.bytes, recomputed.flops);
-  }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const PlanStep& step = steps[i];
-    text += fmt::format("{:4} {} [{}] {}: {}\n", i, step.op_type, step.kernel.label, step.node,
-                        step.operands);
-  }
-  for (const Copy& copy : copies) {
-    const bool is_commit = copy.to.kind == Location::Kind::kState;
-    text += fmt::format("     {} {} bytes\n", is_commit ? "commit" : "preserve", copy.bytes);
-  }
-  return text;
-}
-
-namespace {
 
 // Nodes that may throw, but for those whose checks an earlier one in the graph makes too: only the
 // first one of these matters.

@@ -47,6 +47,7 @@ struct PlanStep {
   /// One per argument; empty in plans of the host.
   std::vector<device::Operand> uses = {};
   device::CallPlace place = {};  ///< see assign_streams (streams.h)
+  bool is_exchange = false;      ///< with other workers, which do it in the same order
   bool is_on_host = false;       ///< a kernel of the CPU: the device has none
 };
 
@@ -93,7 +94,7 @@ struct Recomputed {
 
 struct Plan {
   std::vector<PlanStep> steps;
-  std::vector<Segment> segments = {};    ///< all steps, in order; empty in plans of the host
+  std::vector<Segment> segments = {};  ///< all steps, in order; empty in plans of the host
   std::vector<Tensor> constants;
   std::vector<std::int64_t> feed_bytes;  ///< by number; -1: not read
   std::vector<PlanOutput> outputs;       ///< one per output of the graph

@@ -270,6 +270,16 @@ void Region::run_profiled() {
     for (const PlanStep& step : compiled_.plan.steps) profiles_.push_back(profiler.entry(step));
     profiled_generation_ = profiler.generation();
   }
+  if (!is_on_host()) {
+    const auto times = on_device_->submit_timed(calls_, context_.cells);
+    for (std::size_t i = 0; i < num_kernels(); ++i) {
+      profiler.record({.kernel = profiles_[i],
+                       .stream = compiled_.plan.steps[i].place.stream,
+                       .begin = times[i],
+                       .end = times[i + 1]});
+    }
+    return;
+  }
   for (std::size_t i = 0; i < num_kernels(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
     device::take_threads_used();
@@ -284,7 +294,7 @@ void Region::run_call(std::size_t i) {
   if (is_on_host()) {
     calls_[i].fn(calls_[i].data, calls_[i].args, {.stream = nullptr, .cells = &context_.cells});
   } else {
-    on_device_->run_alone(calls_[i], context_.cells);
+    on_device_->run_alone(i, calls_[i], context_.cells);
   }
 }
 
