@@ -8,7 +8,6 @@
 #include <string>
 
 #include "onnxgrad/tensor.h"
-#include "opdef/fused.h"
 #include "opdef/kernel.h"
 
 // The interface of a device for the runtime: memory, copies, and streams of work. The CPU's memory
@@ -84,8 +83,6 @@ class Device {
   /// DeviceError.
   Buffer allocate(std::int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  /// The fused operators that its kernels support.
-  virtual opdef::FusedSupport fused() const { return {}; }
   /// Whether its kernels are functions of this process that share their work among its threads
   /// (device/cpu/threads.h).
   virtual bool uses_host_threads() const { return is_host(); }
