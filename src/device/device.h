@@ -10,7 +10,6 @@
 #include "device/step_kernels.h"
 #include "device/work.h"
 #include "onnxgrad/tensor.h"
-#include "opdef/fused.h"
 #include "opdef/kernel.h"
 
 // The interface of a device for the runtime: memory, copies, and streams of work. The CPU's memory
@@ -102,8 +101,6 @@ class Device {
   virtual std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes);
   /// What the runtime puts around the kernels of a plan; not asked of a host.
   virtual const StepKernels& step_kernels() const { return host_step_kernels(); }
-  /// The fused operators that its kernels support.
-  virtual opdef::FusedSupport fused() const { return {}; }
   /// Whether its kernels are functions of this process that share their work among its threads
   /// (device/cpu/threads.h).
   virtual bool uses_host_threads() const { return is_host(); }

@@ -50,6 +50,9 @@ struct Numerics {
 
 struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
+  /// True if a pass asks before it makes the node: an offer declines, with the reason, if the nodes
+  /// that it would replace are faster. False for a node that is there and has to run.
+  bool is_candidate = false;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read
   /// Value of each input if known at plan time, else nullptr.
@@ -176,6 +179,11 @@ class KernelRegistry {
   /// to their base.
   std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
+
+  /// Operators of a domain that have offers, sorted.
+  std::vector<std::string> op_types(std::string_view domain) const;
+  /// Removes the offers for an operator, as for a device that runs some kernels of another.
+  void remove(std::string_view domain, std::string_view op_type);
 
  private:
   OpTable<std::vector<Entry>> offers_;

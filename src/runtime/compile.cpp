@@ -46,9 +46,11 @@ class Compiler {
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
     context.inferred = &inferred_;
-    context.fused = engine_.device.fused();
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
     context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
+    context.prefers = [this](const ir::Node& node) {
+      return has_kernel(node, /*is_candidate=*/true);
+    };
     lower(*inferer);
     passes::fold_constants(graph(), context);
     context.is_inferred = true;
@@ -185,8 +187,10 @@ class Compiler {
     return options_.collectives != nullptr && is_collective(node);
   }
 
-  bool has_kernel(const ir::Node& node) const {
-    const auto request = make_request(engine_, node, options_.threads, region_.bodies.get());
+  bool has_kernel(const ir::Node& node, bool is_candidate = false) const {
+    if (engine_.kernels.offers(node.domain, node.op_type).empty()) return false;
+    auto request = make_request(engine_, node, options_.threads, region_.bodies.get());
+    request.is_candidate = is_candidate;
     return select_kernel(engine_.kernels, request).has_value();
   }
 
