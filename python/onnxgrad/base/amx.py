@@ -6,6 +6,7 @@ import os
 import warnings
 
 from onnxgrad import _core
+from onnxgrad.base.checks import flag
 
 __all__ = ["apply_environment", "use_amx_for_float32"]
 
@@ -38,7 +39,7 @@ def use_amx_for_float32(on: bool = True) -> None:
     >>> og.use_amx_for_float32(False)
     >>> og.use_amx_for_float32()
     """
-    _core.use_amx_for_float32(bool(on))
+    _core.use_amx_for_float32(flag("on", on))
 
 
 def apply_environment() -> None:

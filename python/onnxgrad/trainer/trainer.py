@@ -55,6 +55,7 @@ from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
+from onnxgrad.trainer.row_checks import check_length_of, check_pairs, check_some_count
 from onnxgrad.trainer.rows import (
     calibrated,
     convert,
@@ -328,6 +329,7 @@ class Trainer(FitHooks):
             rows = self._converted_arrays(
                 X, y, sample_weight, validation, class_weight, native, verbose
             )
+        check_pairs(self.session, native)
         held_out = validation_rows(self.session, self._labels, validation, source, native)
         self.validation_names = (
             [] if validation is None else validation_names(self.session._core, native)
@@ -442,7 +444,10 @@ class Trainer(FitHooks):
         if rows.sample_weight is not None or has_weight(validation):
             per_position = self._weighs_positions(rows.sample_weight)
             self.session._use_sample_weight(per_position=per_position)
-        return self._settled(convert(self.session, self._labels, rows, targets))
+        converted = self._settled(convert(self.session, self._labels, rows, targets))
+        check_some_count(core, targets)
+        check_length_of(self.session, rows.X)
+        return converted
 
     def lr_find(
         self,
