@@ -168,6 +168,16 @@ def test_rows_have_no_more_tokens_than_the_model_has_places(kind, adapter):
         trainer.fit(og.data.Tokens(TOKENS.ravel(), count + 1), **quick())
     with pytest.raises(og.DataError, match=message):
         trainer.fit(TOKENS[:, : count + 1], **quick())
+    feeds = {name: TOKENS[:, : count + 1]}
+    calls = [
+        lambda: trainer.session.step({**feeds, "label": TOKENS[:, : count + 1]}),
+        lambda: trainer.session.predict(feeds),
+        lambda: trainer.predict(feeds),
+        lambda: trainer.evaluate(TOKENS[:, : count + 1]),
+    ]
+    for call in calls:
+        with pytest.raises(og.DataError, match=message):
+            call()
     trainer.fit(TOKENS[:, :count], **quick())
     sampling = og.callbacks.SampleText([1, 2], length=40, temperature=0, write=lambda _: None)
     trainer.fit(TOKENS[:, :count], callbacks=sampling, **quick())

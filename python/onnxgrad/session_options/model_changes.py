@@ -83,7 +83,7 @@ def quantization_line(model: _core.Model, given: Mapping[str, Any]) -> str:
         return ""
     names = [weight.name for weight in weight_infos(model.weights) if weight.is_quantized]
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    weights = f"quantized: {len(names)} weights ({shown})" if names else "quantized: no weight"
+    weights = f"quantized: {len(names)} weight{'s' * (len(names) != 1)} ({shown or 'none'})"
     if given["quantize"] is None:
         return f"{weights} as {base_text(given['base']) or 'packed'}, frozen"
     described = _quantization(given)

@@ -28,8 +28,9 @@ from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import own_tokens
 from onnxgrad.data.tokens import completed
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.distributed.data_parallel import as_data_parallel
-from onnxgrad.errors import OptionError
+from onnxgrad.errors import DataError, OptionError, ShapeError
 from onnxgrad.losses import LossLike, to_core_loss
 from onnxgrad.losses.described import Auto
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_options
@@ -225,7 +226,12 @@ class TrainingSession(SessionWeights, NotPickled):
         ShapeError
             Shapes that do not fit. The weights have not changed then.
         """
-        total, rows, outputs = self._core.step(self._feeds(feeds, has_target=True))
+        native = self._feeds(feeds, has_target=True)
+        try:
+            total, rows, outputs = self._core.step(native)
+        except (DataError, ShapeError):
+            check_length_of(self, feeds)
+            raise
         loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
@@ -239,7 +245,12 @@ class TrainingSession(SessionWeights, NotPickled):
     ) -> list[Any]:
         """Return outputs of the model with the current weights, as `InferenceSession.run` does."""
         names = pattern_list("output_names", output_names)
-        outputs = from_native_list(self._core.predict(self._feeds(feeds), names))
+        native = self._feeds(feeds)
+        try:
+            outputs = from_native_list(self._core.predict(native, names))
+        except (DataError, ShapeError):
+            check_length_of(self, feeds)
+            raise
         return as_declared(outputs, names, self._core.outputs)
 
     def _feeds(self, feeds: Mapping[str, ArrayLike], *, has_target: bool = False) -> dict[str, Any]:

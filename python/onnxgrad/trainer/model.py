@@ -17,6 +17,7 @@ from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import named_inputs, unpack_table
 from onnxgrad.data.sparse import dense_pieces, has_sparse
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
@@ -97,6 +98,7 @@ class TrainedModel:
         dtypes = {value.name: value.dtype for value in core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         name = output or names[0]
+        check_length_of(self.session, feeds)
         return as_declared([from_native(core.predict(feeds, [name])[0])], [name], core.outputs)[0]
 
     def freeze(self, patterns: str | Iterable[str]) -> None:

@@ -10,14 +10,11 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.data.arrays import NativeArray
 from onnxgrad.data.notes import warn
-from onnxgrad.data.sources import Session
-from onnxgrad.data.tokens import token_input
-from onnxgrad.data.tokens.places import check_length
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
 from onnxgrad.losses import InfoNCE, as_loss
 
-__all__ = ["check_length_of", "check_pairs", "check_some_count", "warn_if_nothing_counted"]
+__all__ = ["check_pairs", "check_some_count", "warn_if_nothing_counted"]
 
 
 def _ignored(session: _core.TrainingSession) -> int | None:
@@ -50,14 +47,6 @@ def check_some_count(session: _core.TrainingSession, targets: Mapping[str, Nativ
         value="y",
         hint="Give labels that count, or a loss with another ignore_index.",
     )
-
-
-def check_length_of(session: Session, X: Any) -> None:
-    """Refuse tokens [N, T] of more places than the model has."""
-    name = token_input(session._core.inputs)
-    tokens = X.get(name) if isinstance(X, Mapping) else X
-    if name is not None and isinstance(tokens, np.ndarray) and tokens.ndim == 2:
-        check_length(session, tokens.shape[1], "X")
 
 
 def warn_if_nothing_counted(session: _core.TrainingSession, history: History) -> None:

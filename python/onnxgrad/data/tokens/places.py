@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnxgrad.data.sources import Session
 from onnxgrad.data.tokens.inputs import completed, token_input
 from onnxgrad.errors import DataError, Error
 
-__all__ = ["Places", "check_length", "default_length", "places_of"]
+__all__ = ["Places", "check_length", "check_length_of", "default_length", "places_of"]
 
 _FEW = 2  # places that every model has
 _MOST_OFFSET = 8  # rows before that of the first place, as in OPT and RoBERTa
@@ -114,3 +115,16 @@ def check_length(session: Session, length: int, option: str, data: Any = None) -
         if option != "X"
         else "Cut the rows, or export the model with more places.",
     )
+
+
+def check_length_of(session: Session, X: Any) -> None:
+    """Refuse tokens [N, T], alone or among other inputs, of more places than the model has.
+
+    Raises
+    ------
+    DataError
+    """
+    name = token_input(session._core.inputs)
+    tokens = X.get(name) if isinstance(X, Mapping) else X
+    if name is not None and isinstance(tokens, np.ndarray) and tokens.ndim == 2:
+        check_length(session, tokens.shape[1], "X")
