@@ -6,7 +6,6 @@ import os
 import warnings
 
 from onnxgrad import _core
-from onnxgrad.base.checks import flag
 
 __all__ = ["apply_environment", "use_amx_for_float32"]
 
@@ -39,6 +38,8 @@ def use_amx_for_float32(on: bool = True) -> None:
     >>> og.use_amx_for_float32(False)
     >>> og.use_amx_for_float32()
     """
+    from onnxgrad.base.checks import flag  # not for every import of the package
+
     _core.use_amx_for_float32(flag("on", on))
 
 

@@ -11,7 +11,10 @@ __all__ = [
 
 
 class EMA(Average):
-    """Exponential moving average (torch.optim.swa_utils: get_ema_multi_avg_fn).
+    """Exponential moving average.
+
+    Source: TensorFlow: ExponentialMovingAverage with num_updates; without warm_up torch:
+    get_ema_multi_avg_fn.
 
     a = d * a + (1 - d) * w with d up to decay; the first update that counts, and those before it,
     copy w.
@@ -20,9 +23,8 @@ class EMA(Average):
     ----------
     decay : float in [0, 1), default=0.999
     warm_up : bool, default=True
-        d = min(decay, (1 + n) / (10 + n)) after n averages, as TensorFlow's
-        ExponentialMovingAverage with num_updates: short trainings are averaged too. False: d =
-        decay.
+        d = min(decay, (1 + n) / (10 + n)) after n averages, so that a short training is averaged
+        too; else d = decay.
     start : int >= 0, default=0
         Updates before the first one that counts.
     start_epoch : int >= 1, default=1

@@ -171,12 +171,6 @@ def _mapped(path: str, dtype: str | None) -> Ids:
         first = whole[: 2 * _SAMPLE]
         are_wide = len(whole) % 2 == 0 and not first[1::2].any() and bool(first[::2].any())
         return _mapped(path, "uint32") if are_wide else whole
-    if dtype not in ("uint16", "uint32"):
-        raise OptionError(
-            what=f"dtype: '{dtype}', expected 'uint16' or 'uint32'",
-            value="dtype",
-            hint="Give the type that the tokens were written in.",
-        )
     size = np.dtype(dtype).itemsize
     try:
         with open_input(path) as file:
