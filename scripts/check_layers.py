@@ -67,7 +67,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
 SUBPACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},
-    "devices": set(),
+    "devices": {"base"},
     "files": {"base"},
     "plotting": {"base"},
     "graph_pictures": {"base"},

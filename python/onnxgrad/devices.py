@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from onnxgrad import _core
+from onnxgrad.base.checks import path_text
 
 __all__ = ["Device", "available", "load_plugin"]
 
@@ -50,4 +51,4 @@ def load_plugin(path: str | os.PathLike[str]) -> None:
         If the file is not there, is no plugin, was built for another version of onnxgrad, or its
         device has the name of another one.
     """
-    _core.load_device_plugin(os.fspath(path))
+    _core.load_device_plugin(path_text("path", path))

@@ -177,7 +177,7 @@ def test_combinations(row, tmp_path):
         (lambda p: p.write_bytes(b"123"), {}, "no whole number of tokens"),
         (lambda p: np.full(40, 29, np.uint16).tofile(p), {}, "token 29, but the model has 29"),
         (lambda p: np.zeros(4, np.uint16).tofile(p), {}, "fewer than one row of 8"),
-        (lambda p: p.write_bytes(b"1234"), {"dtype": "uint8"}, "expected 'uint16' or 'uint32'"),
+        (lambda p: p.write_bytes(b"1234"), {"dtype": "uint8"}, "dtype: unknown 'uint8'"),
     ],
 )
 def test_files_that_are_refused(make, options, message, tmp_path):

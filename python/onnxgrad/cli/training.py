@@ -46,6 +46,7 @@ from onnxgrad.run_folder import RunFolder
 from onnxgrad.run_folder.description import to_toml
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
+from onnxgrad.trainer.model import trained_path
 
 __all__ = ["Terminated", "run"]
 
@@ -548,6 +549,8 @@ def _finish(
                 out(line)
         finally:
             out(printable(f"wrote {written}"))
+            if options.output is not None and options.save_weights == "both":
+                out(printable(f"wrote the trained weights to {trained_path(options.output)}"))
             if options.save_adapter is not None:
                 out(printable(f"wrote the adapter to {options.save_adapter}"))
     if error := history_error(history, options):

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
+from onnxgrad.base.checks import has_surrogates
 from onnxgrad.data.foreign import arrow_columns, from_dlpack, plain_table
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.errors import DataError, DeviceError
@@ -127,7 +128,14 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
     if array.dtype.kind == "O":
         array = _from_objects(array, name)
     if array.dtype.kind in "UT":
-        return ([str(item) for item in array.ravel().tolist()], list(array.shape))
+        texts = [str(item) for item in array.ravel().tolist()]
+        if broken := next((text for text in texts if has_surrogates(text)), None):
+            raise DataError(
+                what=f"'{name}': {broken!a} has a surrogate, half a character",
+                value=name,
+                hint="Give texts that can be written as UTF-8.",
+            )
+        return (texts, list(array.shape))
     if not array.dtype.isnative:
         _check_memory(array, name)
         array = array.astype(array.dtype.newbyteorder("="))

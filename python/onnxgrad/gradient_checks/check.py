@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.checks import checked_names, mapping, patterns, positive_int, real_number
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.data.arrays import as_numpy
 from onnxgrad.data.columns import name_list
@@ -215,10 +215,15 @@ def check_with_source(
     """Implement `check_gradients`; `source` is the option for inputs that messages name."""
     core = to_core_model(model)
     whole = to_proto(core)
+    feeds = {} if feeds is None else mapping("feeds", feeds, "arrays")
+    sizes = {} if dims is None else mapping("dims", dims, "sizes")
+    sizes = {name: positive_int("dims", size) for name, size in sizes.items()}
+    if tolerance is not None:
+        tolerance = real_number("tolerance", tolerance, open_minimum=True)
     names = _names_in_file(core, patterns("wrt", wrt), _floats(whole)) or None
     wanted = patterns("outputs", outputs) or None
     _check_outputs(whole, wanted)
-    _check_feeds(whole, feeds or {})
+    _check_feeds(whole, feeds)
     _check_names(
         "floating-point input or weight", names or (), list(_floats(whole)), "There are", "wrt"
     )
@@ -228,10 +233,10 @@ def check_with_source(
     if not floating:
         raise _no_outputs()
     proto = cut(whole, floating, names or ())
-    _settle_defaults(proto, feeds or {})
+    _settle_defaults(proto, feeds)
     check = _Check(
         proto,
-        {name: value for name, value in (feeds or {}).items() if name in _input_names(proto)},
+        {name: value for name, value in feeds.items() if name in _input_names(proto)},
         names,
         tolerance,
         {
@@ -239,7 +244,7 @@ def check_with_source(
             "samples": None if samples is None else positive_int("samples", samples),
             "seed": positive_int("seed", seed, 0),
         },
-        dims or {},
+        sizes,
         source,
     )
     found = check.found()

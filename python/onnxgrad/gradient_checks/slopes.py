@@ -325,7 +325,7 @@ class Slopes:
         is_single = name in self._in_single
         precision = SINGLE if is_single else self._precision
         if self._tolerance is not None:
-            precision = precision._replace(tolerance=float(self._tolerance))
+            precision = precision._replace(tolerance=self._tolerance)
         return Line(lambda place: self._terms(name, point + place * direction), precision)
 
     def _judge(self, name: str, direction: Array, given: Array) -> Judged:

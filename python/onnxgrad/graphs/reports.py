@@ -61,6 +61,9 @@ class MissingGradient:
     reason: str
 
 
+_TOTALS = ("num_frozen", "num_quantized", "num_bytes", "flops")
+
+
 @dataclass(frozen=True)
 class Report:
     """A summary of a model; prints as aligned tables, which notebooks render.
@@ -128,6 +131,11 @@ class Report:
         return self.num_parameters - self.num_trainable
 
     @property
+    def num_quantized(self) -> int:
+        """Elements of the weights that are integers of 8 bits or fewer; no parameters."""
+        return sum(weight.num_parameters for weight in self.weights if weight.is_quantized)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all floating weights."""
         return sum(weight.num_bytes for weight in self.weights if weight.is_floating)
@@ -154,7 +162,7 @@ class Report:
                 self.weights, found.pop("weight_flops"), found.pop("weight_readers"), strict=True
             )
         ]
-        totals = {name: getattr(self, name) for name in ("num_frozen", "num_bytes", "flops")}
+        totals = {name: getattr(self, name) for name in _TOTALS}
         return found | totals
 
     def __str__(self) -> str:
@@ -295,9 +303,10 @@ def _values(report: Report) -> list[str]:
 
 
 def _totals(report: Report) -> str:
+    integers = f"; {report.num_quantized} quantized" if report.num_quantized else ""
     return (
         f"{report.num_parameters} parameters ({size_text(report.num_bytes)}): "
-        f"{report.num_trainable} trained, {report.num_frozen} frozen; "
+        f"{report.num_trainable} trained, {report.num_frozen} frozen{integers}; "
         f"{count_text(report.flops)} FLOPs per row in a forward pass"
     )
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from onnxgrad import _core
 from onnxgrad.base.checks import (
     checked_names,
+    flag,
     nearest_or,
     path_text,
     patterns,
+    plain_text,
     positive_int,
     shown,
 )
@@ -131,9 +133,9 @@ class ForwardBackward:
             **given,
             "weights": patterns("weights", weights),
             "frozen": patterns("frozen", given["frozen"]),
-            "untie": bool(given["untie"]),
+            "untie": flag("untie", given["untie"]),
             "inputs": patterns("inputs", inputs),
-            "input_gradients": bool(input_gradients),
+            "input_gradients": flag("input_gradients", input_gradients),
             "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
             "precision": as_precision(given["precision"]),
         }
@@ -200,7 +202,7 @@ class ForwardBackward:
         feeds = to_feeds(
             with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs"))
         )
-        outputs, context = self._core.forward(feeds, bool(training))
+        outputs, context = self._core.forward(feeds, flag("training", training))
         return Outputs(from_native_list(outputs), context if training else None)
 
     def backward(
@@ -265,6 +267,12 @@ class ForwardBackward:
 
     def discard(self, context: Context | None = None) -> None:
         """Close a pass (None: all open ones) without gradients, and free what it saved."""
+        if not isinstance(context, Context | None):
+            raise OptionError(
+                what=f"context: {shown(context)} is no open pass",
+                value="context",
+                hint="Give what forward() returned.",
+            )
         for open_pass in self.contexts if context is None else [context]:
             self._core.discard(open_pass)
 
@@ -307,7 +315,7 @@ class ForwardBackward:
 
         With `like` it is of the kind that was given; see `gradient`.
         """
-        return deliver(self._core.trained_model(), kind=self._kind if like else None)
+        return deliver(self._core.trained_model(), kind=self._kind if flag("like", like) else None)
 
     def graphs(
         self, *, target_opset: int = 26, inline: bool = False, like: bool = False
@@ -324,7 +332,7 @@ class ForwardBackward:
             ``"backward"``: the inputs are ``<output>_grad`` and, by the same names, inputs and
             outputs of ``"forward"``; the outputs are ``<weight>_grad`` and ``<input>_grad``.
         """
-        kind = self._kind if like else None
+        kind = self._kind if flag("like", like) else None
         if kind is not None:
             kind.check()
         native = self._native_graphs(target_opset, inline)
@@ -345,7 +353,7 @@ class ForwardBackward:
         CheckpointError
             If a file cannot be written.
         """
-        base = pathlib.Path(path_text("folder", folder))
+        base, prefix = pathlib.Path(path_text("folder", folder)), plain_text("prefix", prefix)
         paths = {}
         for name, graph in self._native_graphs(target_opset, inline):
             paths[name] = str(base / f"{prefix}{name}.onnx")
@@ -356,9 +364,9 @@ class ForwardBackward:
         opset = positive_int("target_opset", target_opset)
         core = self._core
         return [
-            ("inference", core.inference_graph(opset, bool(inline))),
-            ("forward", core.forward_graph(opset, bool(inline))),
-            ("backward", core.backward_graph(opset, bool(inline))),
+            ("inference", core.inference_graph(opset, flag("inline", inline))),
+            ("forward", core.forward_graph(opset, flag("inline", inline))),
+            ("backward", core.backward_graph(opset, flag("inline", inline))),
         ]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, unknown_name
+from onnxgrad.base.checks import checked_names, choice, flag, mapping, patterns
 from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
@@ -160,11 +160,15 @@ class InferenceSession(NotPickled):
         engine = engine_options(device, threads)
         core = to_core_model(model)
         self._adapters: dict[str, dict[str, Any]] = {}
-        if adapters:
+        if adapters is not None:
             from onnxgrad.adapters.switched import with_switched_adapters
 
-            core, self._adapters = with_switched_adapters(core, adapters)
-        self._core = _core.InferenceSession(_core.open_batch(core) if open_batch else core, engine)
+            core, self._adapters = with_switched_adapters(
+                core, mapping("adapters", adapters, "folders")
+            )
+        if flag("open_batch", open_batch):
+            core = _core.open_batch(core)
+        self._core = _core.InferenceSession(core, engine)
         inputs = [*self._core.inputs, *self._core.overridable_inputs]
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
         self._maps = {value.name: value for value in inputs if is_map(value)}
@@ -213,12 +217,10 @@ class InferenceSession(NotPickled):
         Shapes that the model declares for computed values do not count: what is fed determines
         them, also through a shape, axes or sizes among the inputs.
         """
-        names = list(output_names or [])
+        names = patterns("output_names", output_names)
         native = self._feeds(feeds)
         if adapter is not None:
-            if adapter not in self._adapters:
-                raise unknown_name("adapter", adapter, list(self._adapters))
-            native |= self._adapters[adapter]
+            native |= self._adapters[choice("adapter", adapter, list(self._adapters))]
         outputs = from_native_list(self._core.run(names, native))
         if self._has_tensors:
             return outputs

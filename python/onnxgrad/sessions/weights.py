@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import flag, several, unknown_name
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
 from onnxgrad.errors import DataError
 
 if TYPE_CHECKING:
-    import numpy as np
+    import os
+
+import numpy as np
 
 __all__ = ["SessionWeights", "weight_kind"]
 
@@ -26,7 +28,7 @@ def weight_kind(weights: str, further: Iterable[str] = ()) -> _core.WeightKind:
     OptionError
         An unknown name.
     """
-    if weights not in _KINDS:
+    if not isinstance(weights, str) or weights not in _KINDS:
         raise unknown_name("weights", weights, [*_KINDS, *further])
     kind: _core.WeightKind = getattr(_core.WeightKind, weights)
     return kind
@@ -71,7 +73,7 @@ class SessionWeights:
 
     @uses_average.setter
     def uses_average(self, value: bool) -> None:
-        self._core.uses_average = bool(value)
+        self._core.uses_average = flag("uses_average", value)
 
     @property
     def weight_names(self) -> list[str]:
@@ -99,12 +101,44 @@ class SessionWeights:
             A wrong dtype or shape; nothing has changed then.
         """
         names = self.weight_names
+        weights = several("weights", weights, "arrays")
         if len(weights) != len(names):
             raise DataError(
                 what=f"set_weights: {len(weights)} arrays for {len(names)} weights",
                 hint="Give one array for each of weight_names, as get_weights returns them.",
             )
         self._set_weights(dict(zip(names, weights, strict=True)))
+
+    def save_adapter(
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
+    ) -> None:
+        """Write an adapter with its current weights to a folder; see `adapters.save`."""
+        from onnxgrad.adapters.functions import save_core
+
+        save_core(self._core.trained_model(), folder, name, kind)
+
+    def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
+        """Set the weights of an adapter of the session to those of a folder.
+
+        Nothing is compiled again, and the optimizer's state is kept.
+
+        Parameters
+        ----------
+        folder : path
+            Of an adapter of the same layers, rank and scale; see `adapters.load`.
+        name : str, default=""
+            Which adapter of the session; empty means the only one.
+
+        Raises
+        ------
+        ModelError
+            The session has no such adapter, or one of other layers.
+        CheckpointError
+            The files cannot be read.
+        """
+        from onnxgrad.adapters.functions import loaded_state
+
+        self._set_weights(loaded_state(self._core.trained_model(), folder, name, self.state()))
 
     def _set_weights(self, weights: Mapping[str, ArrayLike]) -> None:
         """Set some weights, and what began at their values: averages, z of schedule-free AdamW."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxgrad import _core as native
-from onnxgrad.base.checks import path_text, unknown_name
+from onnxgrad.base.checks import choice, flag, path_text
 from onnxgrad.base.models import deliver, to_core_model
 from onnxgrad.callbacks.several import CallbackList
 from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import named_inputs, unpack_table
 from onnxgrad.data.sparse import dense_pieces, has_sparse
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
@@ -27,7 +28,7 @@ from onnxgrad.sessions.weights import weight_kind
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["TrainedModel"]
+__all__ = ["TrainedModel", "trained_path"]
 
 
 # Attributes in the pickle of a trainer, besides its session.
@@ -43,6 +44,12 @@ _PICKLED = (
     "run_dir",
     "_labels",
 )
+
+
+def trained_path(path: str) -> Path:
+    """Return where ``save(path, weights="both")`` writes the trained weights."""
+    other = Path(path)
+    return other.with_name(f"{other.stem}.trained{other.suffix}")
 
 
 class TrainedModel:
@@ -79,8 +86,8 @@ class TrainedModel:
         """
         core = self.session._core
         names = [value.name for value in core.outputs]
-        if output is not None and output not in names:
-            raise unknown_name("output", output, names)
+        if output is not None:
+            choice("output", output, names)
         if has_sparse(X):
             parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
             if isinstance(parts[0], list):
@@ -91,6 +98,7 @@ class TrainedModel:
         dtypes = {value.name: value.dtype for value in core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         name = output or names[0]
+        check_length_of(self.session, feeds)
         return as_declared([from_native(core.predict(feeds, [name])[0])], [name], core.outputs)[0]
 
     def freeze(self, patterns: str | Iterable[str]) -> None:
@@ -123,10 +131,9 @@ class TrainedModel:
             There is no average of the weights.
         """
         text = path_text("path", path)
-        if weights == "both":
+        if isinstance(weights, str) and weights == "both":
             self.save(text, weights="average")
-            other = Path(text)
-            self.save(other.with_name(f"{other.stem}.trained{other.suffix}"), weights="trained")
+            self.save(trained_path(text), weights="trained")
             return
         self._core.save(text, weight_kind(weights, ("both",)))
         self._call("on_checkpoint", text)
@@ -164,7 +171,7 @@ class TrainedModel:
             There are no adapters, or a weight cannot take them; see `adapters.merge`.
         """
         model = self._core.trained_model()
-        if dequantize:
+        if flag("dequantize", dequantize):
             model = native.dequantize_weights(model)
         return deliver(native.merge_adapters(model), path)
 

@@ -60,8 +60,8 @@ std::vector<Dims> BatchBinder::batch_dims(const PreparedData& data, std::int64_t
 // Rows that fill a batch up to the model's fixed number of rows repeat the last row, with weight 0.
 void BatchBinder::bind_augmented(runtime::Execution& plan, const RowBlock& block,
                                  std::int64_t begin, std::int64_t rows) {
-  augmenter_->fill({.data = block.data, .order = block.order, .rows = block.rows}, begin, rows,
-                   staging_);
+  augmenter_->fill({.data = block.data, .order = block.order, .partners = block.partners}, begin,
+                   rows, staging_);
   const bool fills = is_filled(rows);
   for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
     const Column& column = block.data->columns[c];
