@@ -1,5 +1,6 @@
 #include "device/testing/simulated_device.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -18,6 +20,8 @@
 
 #include "base/memory_budget.h"
 #include "device/plugin_lock.h"
+#include "device/testing/simulated_kernels.h"
+#include "device/testing/simulated_recording.h"
 
 namespace onnxgrad::device::testing {
 namespace {
@@ -37,7 +41,7 @@ class Memory {
  public:
   void add(Address address, std::int64_t bytes) {
     const std::scoped_lock lock(mutex_);
-    ranges_.emplace(static_cast<std::uintptr_t>(address), bytes);
+    ranges_.emplace(static_cast<std::uintptr_t>(address), Range{bytes, ++allocations_});
   }
   void remove(Address address) {
     const std::scoped_lock lock(mutex_);
@@ -50,15 +54,48 @@ class Memory {
     auto range = ranges_.upper_bound(at);
     if (range == ranges_.begin()) die("an address that is not memory of the device");
     --range;
-    if (static_cast<std::int64_t>(at - range->first) + bytes > range->second) {
+    if (static_cast<std::int64_t>(at - range->first) + bytes > range->second.bytes) {
       die("an address outside the device's buffers");
     }
     return reinterpret_cast<std::byte*>(at & ~kTag);  // NOLINT(performance-no-int-to-ptr)
   }
+  /// The allocation that an address is in.
+  Allocation allocation(Address address) const {
+    const auto at = static_cast<std::uintptr_t>(address);
+    const std::scoped_lock lock(mutex_);
+    auto range = ranges_.upper_bound(at);
+    if (range == ranges_.begin()) die("an address that is not memory of the device");
+    --range;
+    return {range->first, range->second.number};
+  }
+  bool has(const Allocation& allocation) const {
+    const std::scoped_lock lock(mutex_);
+    const auto range = ranges_.find(allocation.first);
+    return range != ranges_.end() && range->second.number == allocation.second;
+  }
 
  private:
+  struct Range {
+    std::int64_t bytes = 0;
+    std::uint64_t number = 0;
+  };
   mutable std::mutex mutex_;
-  std::map<std::uintptr_t, std::int64_t> ranges_;
+  std::map<std::uintptr_t, Range> ranges_;
+  std::uint64_t allocations_ = 0;
+};
+
+// A call with its arguments as they were.
+struct KeptCall {
+  opdef::KernelFn fn = nullptr;
+  const void* data = nullptr;
+  std::vector<Address> args = {};
+};
+using KeptCalls = std::shared_ptr<const std::vector<KeptCall>>;
+
+struct SimulatedRecording final : Recording {
+  KeptCalls calls;
+  Address cells = Address::kNull;
+  std::vector<Allocation> memory;
 };
 
 class SimulatedEvent final : public Event {
@@ -97,19 +134,34 @@ class SimulatedStream final : public Stream {
   }
 
   void run(const Work& work, Address cells) override {
-    for (const KernelCall& call : work.calls) {
-      std::vector<Address> args;
-      for (std::size_t i = 0; i < call.num_args; ++i) args.push_back(address_of(call.args[i]));
-      give([this, fn = call.fn, data = call.data, args = std::move(args), cells] {
-        std::vector<std::byte*> pointers;
-        for (const Address address : args) {
-          pointers.push_back(address == Address::kNull ? nullptr : memory_.pointer(address, 0));
-        }
-        const std::byte* own_cells = memory_.pointer(cells, sizeof(opdef::StepCells));
-        fn(data, pointers.data(),
-           {.stream = nullptr, .cells = reinterpret_cast<const opdef::StepCells*>(own_cells)});
-      });
+    for (const KernelCall& call : work.calls) RecordingRules::of_process().note_run(call);
+    submit(keep(work), cells);
+  }
+
+  std::unique_ptr<Recording> record(const Work& work, Address cells) override {
+    const std::string refusal = RecordingRules::of_process().refusal(work);
+    if (!refusal.empty()) die(refusal.c_str());
+    auto recording = std::make_unique<SimulatedRecording>();
+    recording->calls = keep(work);
+    recording->cells = cells;
+    recording->memory.push_back(memory_.allocation(cells));
+    for (const KeptCall& call : *recording->calls) {
+      for (const Address address : call.args) {
+        if (address != Address::kNull) recording->memory.push_back(memory_.allocation(address));
+      }
     }
+    std::ranges::sort(recording->memory);
+    const auto repeated = std::ranges::unique(recording->memory);
+    recording->memory.erase(repeated.begin(), repeated.end());
+    return recording;
+  }
+
+  void repeat(const Recording& recording, std::int64_t times) override {
+    const auto& own = static_cast<const SimulatedRecording&>(recording);
+    for (const Allocation& allocation : own.memory) {
+      if (!memory_.has(allocation)) die("a recording that uses memory which is freed");
+    }
+    for (std::int64_t i = 0; i < times; ++i) submit(own.calls, own.cells);
   }
 
   std::shared_ptr<Event> mark(bool /*is_timed*/) override {
@@ -150,6 +202,29 @@ class SimulatedStream final : public Stream {
   }
 
  private:
+  static KeptCalls keep(const Work& work) {
+    auto calls = std::make_shared<std::vector<KeptCall>>();
+    for (const KernelCall& call : work.calls) {
+      KeptCall& kept = calls->emplace_back(KeptCall{.fn = call.fn, .data = call.data});
+      for (std::size_t i = 0; i < call.num_args; ++i) kept.args.push_back(address_of(call.args[i]));
+    }
+    return calls;
+  }
+
+  void submit(const KeptCalls& calls, Address cells) {
+    for (const KeptCall& call : *calls) {
+      give([this, calls, &call, cells] {
+        std::vector<std::byte*> pointers;
+        for (const Address address : call.args) {
+          pointers.push_back(address == Address::kNull ? nullptr : memory_.pointer(address, 0));
+        }
+        const std::byte* own_cells = memory_.pointer(cells, sizeof(opdef::StepCells));
+        call.fn(call.data, pointers.data(),
+                {.stream = nullptr, .cells = reinterpret_cast<const opdef::StepCells*>(own_cells)});
+      });
+    }
+  }
+
   void give(std::function<void()> work) {
     const std::scoped_lock lock(mutex_);
     queue_.push_back(std::move(work));
@@ -242,14 +317,11 @@ Device& test_device() {
 }
 
 const DevicePlugin& simulated_plugin() {
-  static constexpr DevicePlugin plugin{
-      .lock = ONNXGRAD_PLUGIN_LOCK,
-      .name = "simulated",
-      .count = count,
-      .make_device = make_device,
-      .register_kernels = [](const opdef::KernelRegistry& cpu, opdef::KernelRegistry& own) {
-        own = cpu;
-      }};
+  static constexpr DevicePlugin plugin{.lock = ONNXGRAD_PLUGIN_LOCK,
+                                       .name = "simulated",
+                                       .count = count,
+                                       .make_device = make_device,
+                                       .register_kernels = register_simulated_kernels};
   return plugin;
 }
 

@@ -216,7 +216,8 @@ void SplitRunner::check_open(const Context& context) const {
 // The gradient of that output, zeros if there is none.
 Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t output,
                                      const Context::Data& data) const {
-  const auto& [dtype, dims] = data.outputs[output];
+  const DataType dtype = data.outputs[output].dtype;
+  const Dims& dims = data.outputs[output].dims;
   if (output >= given.size() || !given[output].is_defined()) return Tensor::zeros(dtype, dims);
   const Tensor& gradient = given[output];
   if (gradient.dtype() == dtype && gradient.dims() == dims) return gradient;
