@@ -24,8 +24,9 @@
 // loop over {function, data, pointers}.
 
 namespace onnxgrad::device {
+class Device;       // device/device.h
 struct CpuOptions;  // device/cpu_options.h
-}
+}  // namespace onnxgrad::device
 
 namespace onnxgrad::opdef {
 
@@ -67,6 +68,7 @@ struct KernelRequest {
   /// For kernels on the CPU: what they may use of it; nullptr: everything.
   const device::CpuOptions* cpu = nullptr;
   Numerics numerics = {};
+  device::Device* device = nullptr;  ///< that the kernel is for; nullptr: the host
 
   bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].is_present(); }
   bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].is_present(); }

@@ -1,5 +1,12 @@
 #include "runtime/device_run.h"
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "opdef/collectives.h"
+
 namespace onnxgrad::runtime {
 
 DeviceCells::DeviceCells(device::Device& device, device::Stream& stream)
@@ -14,12 +21,19 @@ void DeviceCells::update(const opdef::StepCells& cells) {
 }
 
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
-                     DeviceCells& cells)
-    : plan_(plan), device_(device), stream_(stream), cells_(cells), feeds_(plan.feed_bytes.size()) {
-  for (const Tensor& constant : plan.constants) {
-    constants_.push_back(device.allocate(constant.size_bytes()));
-    stream.copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
-  }
+                     DeviceCells& cells, Resolve resolve)
+    : plan_(plan),
+      device_(device),
+      stream_(stream),
+      cells_(cells),
+      target_{device, stream},
+      resolve_(std::move(resolve)),
+      on_host_(plan),
+      constants_(plan.constants.size()),
+      is_constant_read_(plan.constants.size(), false),
+      feeds_(plan.feed_bytes.size()) {
+  find_readers();
+  copy_constants();
   for (const PlanStep& step : plan.steps) {
     places_.push_back(step.place);
     operands_.emplace_back(step.uses);
@@ -33,6 +47,7 @@ DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& s
   for (std::size_t i = 0; i < plan.copies.size(); ++i) {
     operands_.push_back(std::span(copy_operands_).subspan(2 * i, 2));
   }
+  add_parts();
 }
 
 DeviceRun::~DeviceRun() {
@@ -42,17 +57,77 @@ DeviceRun::~DeviceRun() {
   }
 }
 
+// Constants and feeds that only the CPU reads, and texts, are not on the device.
+void DeviceRun::find_readers() {
+  const auto add = [this](const Location& at) {
+    const auto place = static_cast<std::size_t>(at.at);
+    if (at.kind == Location::Kind::kConstant) is_constant_read_[place] = true;
+    if (at.kind == Location::Kind::kFeed) feeds_[place].is_on_device = true;
+  };
+  for (const PlanStep& step : plan_.steps) {
+    if (!step.is_on_host) std::ranges::for_each(step.args, add);
+  }
+  for (const Copy& copy : plan_.copies) add(copy.from);
+  for (const PlanOutput& output : plan_.outputs) {
+    if (output.desc.dtype != DataType::kString) add(output.location);
+  }
+}
+
+void DeviceRun::copy_constants() {
+  for (std::size_t i = 0; i < constants_.size(); ++i) {
+    if (!is_constant_read_[i]) continue;
+    const Tensor& constant = plan_.constants[i];
+    constants_[i] = device_.allocate(constant.size_bytes());
+    stream_.copy_in(constants_[i].address, constant.raw(), constant.size_bytes());
+  }
+}
+
+// The copies belong to the last segment, if nothing has to be done between.
+void DeviceRun::add_parts() {
+  for (const Segment& segment : plan_.segments) {
+    parts_.push_back({.begin = segment.begin, .end = segment.end});
+  }
+  const std::size_t end = plan_.steps.size() + plan_.copies.size();
+  parts_.push_back({.begin = plan_.steps.size(), .end = end});
+  if (plan_.segments.empty() || plan_.segments.back().kind != Segment::Kind::kRecordable ||
+      !plan_.last_transfers.empty()) {
+    return;
+  }
+  parts_.pop_back();
+  parts_.back().end = end;
+  parts_.push_back({.begin = end, .end = end});
+  if (!plan_.copies.empty()) join_before_copies(plan_.segments.back());
+}
+
+// The copies are on stream 0: the first of them waits for the last step of every other stream.
+void DeviceRun::join_before_copies(const Segment& segment) {
+  std::map<int, std::size_t> last;
+  for (std::size_t i = segment.begin; i < segment.end; ++i) last[places_[i].stream] = i;
+  for (const auto& [stream, step] : last) {
+    if (stream == 0) continue;
+    places_[step].is_awaited = true;
+    places_[segment.end].waits.push_back(static_cast<std::uint32_t>(step - segment.begin));
+  }
+}
+
 device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
   Feed& feed = feeds_[i];
-  if (feed.slot.owner == nullptr) feed.slot = device_.allocate(plan_.feed_bytes[i]);
   feed.on_host = data;
+  on_host_.bind(i, data);
+  if (!feed.is_on_device) return device::Address::kNull;
+  if (feed.slot.owner == nullptr) feed.slot = device_.allocate(plan_.feed_bytes[i]);
   return feed.slot.address;
+}
+
+void DeviceRun::release(std::size_t i) {
+  feeds_[i].on_host = nullptr;
+  on_host_.bind(i, nullptr);
 }
 
 void DeviceRun::copy_feeds() {
   for (std::size_t i = 0; i < feeds_.size(); ++i) {
     const Feed& feed = feeds_[i];
-    if (feed.on_host == nullptr) continue;
+    if (feed.on_host == nullptr || !feed.is_on_device) continue;
     stream_.copy_in(feed.slot.address, feed.on_host, plan_.feed_bytes[i]);
   }
 }
@@ -62,40 +137,170 @@ device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) c
       .fn = device_.step_kernels().copy_bytes, .data = &copies_[i], .args = args, .num_args = 2};
 }
 
-void DeviceRun::submit(std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
-  cells_.update(cells);
-  const auto submit_part = [&](std::size_t begin, std::size_t end) {
-    if (begin == end) return;
-    stream_.run({.calls = calls.subspan(begin, end - begin),
-                 .places = std::span(places_).subspan(begin, end - begin),
-                 .operands = std::span(operands_).subspan(begin, end - begin)},
+void DeviceRun::copy_out(std::span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    const bool is_feed = transfer.at.kind == Location::Kind::kFeed;
+    if (is_feed && on_host_.is_bound(static_cast<std::size_t>(transfer.at.at))) continue;
+    stream_.copy_out(on_host_.mirror(transfer.at), resolve_(transfer.at), transfer.bytes);
+  }
+}
+
+void DeviceRun::copy_in(std::span<const Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    stream_.copy_in(resolve_(transfer.at), on_host_.mirror(transfer.at), transfer.bytes);
+  }
+}
+
+// Copies what the segment reads. What the device throws is thrown before the CPU computes anything:
+// it may write a state.
+void DeviceRun::enter(const Segment& segment) {
+  if (segment.kind != Segment::Kind::kHost) {
+    copy_in(segment.transfers);
+    return;
+  }
+  copy_out(segment.transfers);
+  stream_.synchronize();
+}
+
+void DeviceRun::run_on_host(const Segment& segment, const opdef::StepCells& cells) {
+  const opdef::Launch launch{.stream = nullptr, .cells = &cells};
+  for (std::size_t i = segment.begin; i < segment.end; ++i) on_host_.run(i, launch);
+}
+
+device::Work DeviceRun::work_of(const Part& part, std::span<const device::KernelCall> calls) const {
+  const std::size_t count = part.end - part.begin;
+  return {.calls = calls.subspan(part.begin, count),
+          .places = std::span(places_).subspan(part.begin, count),
+          .operands = std::span(operands_).subspan(part.begin, count)};
+}
+
+namespace {
+
+// True if the arguments of the calls are not those that it has noted.
+bool note_arguments(std::span<const device::KernelCall> calls, std::vector<std::byte*>& noted) {
+  bool is_new = noted.empty();
+  std::size_t next = 0;
+  for (const device::KernelCall& call : calls) {
+    for (std::size_t i = 0; i < call.num_args; ++i, ++next) {
+      if (next == noted.size()) noted.push_back(nullptr);
+      is_new = is_new || noted[next] != call.args[i];
+      noted[next] = call.args[i];
+    }
+  }
+  return is_new;
+}
+
+}  // namespace
+
+void DeviceRun::submit(Part& part, std::span<const device::KernelCall> calls) {
+  if (part.begin == part.end) return;
+  const device::Work work = work_of(part, calls);
+  if (note_arguments(work.calls, part.args)) {
+    if (part.recording != nullptr) {
+      stream_.synchronize();  // it lives until its work is done
+      part.recording.reset();
+    }
+    stream_.run(work, cells_.address());
+    return;
+  }
+  if (part.recording == nullptr && !part.is_refused) {
+    part.recording = stream_.record(work, cells_.address());
+    part.is_refused = part.recording == nullptr;
+  }
+  if (part.recording != nullptr) {
+    stream_.repeat(*part.recording, 1);
+  } else {
+    stream_.run(work, cells_.address());
+  }
+}
+
+// The kernel of a node with bodies is a function of the host.
+void DeviceRun::submit_step(std::size_t i, const device::KernelCall& call,
+                            const opdef::StepCells& cells) {
+  if (plan_.steps[i].is_body) {
+    call.fn(call.data, call.args, {.stream = &target_, .cells = &cells});
+  } else {
+    stream_.run({.calls = {&call, 1}, .operands = std::span(operands_).subspan(i, 1)},
                 cells_.address());
-  };
-  for (const Segment& segment : plan_.segments) submit_part(segment.begin, segment.end);
-  submit_part(plan_.steps.size(), calls.size());
+  }
 }
 
-void DeviceRun::submit_one(std::size_t i, const device::KernelCall& call) {
-  stream_.run({.calls = {&call, 1}, .operands = std::span(operands_).subspan(i, 1)},
-              cells_.address());
+void DeviceRun::run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
+  cells_.update(cells);
+  for (std::size_t s = 0; s < plan_.segments.size(); ++s) {
+    const Segment& segment = plan_.segments[s];
+    enter(segment);
+    switch (segment.kind) {
+      case Segment::Kind::kHost:
+        run_on_host(segment, cells);
+        break;
+      case Segment::Kind::kSubmitted:
+        for (std::size_t i = segment.begin; i < segment.end; ++i) submit_step(i, calls[i], cells);
+        break;
+      case Segment::Kind::kRecordable:
+        submit(parts_[s], calls);
+        break;
+    }
+    // Libraries for messages do nothing by themselves.
+    if (cells.collectives != nullptr) cells.collectives->progress();
+  }
+  finish();
+  submit(parts_.back(), calls);
 }
 
-std::vector<std::shared_ptr<device::Event>> DeviceRun::submit_timed(
+std::vector<std::shared_ptr<device::Event>> DeviceRun::run_timed(
     std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
   cells_.update(cells);
   std::vector<std::shared_ptr<device::Event>> events{stream_.mark(true)};
-  for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
-    submit_one(i, calls[i]);
-    events.push_back(stream_.mark(true));
+  for (const Segment& segment : plan_.segments) {
+    enter(segment);
+    for (std::size_t i = segment.begin; i < segment.end; ++i) {
+      if (segment.kind == Segment::Kind::kHost) {
+        on_host_.run(i, {.stream = nullptr, .cells = &cells});
+      } else {
+        submit_step(i, calls[i], cells);
+      }
+      events.push_back(stream_.mark(true));
+    }
   }
   return events;
 }
 
+void DeviceRun::finish() { copy_in(plan_.last_transfers); }
+
 void DeviceRun::run_alone(std::size_t i, const device::KernelCall& call,
                           const opdef::StepCells& cells) {
+  const auto segment = std::ranges::find_if(
+      plan_.segments, [i](const Segment& one) { return one.begin <= i && i < one.end; });
+  ONNXGRAD_ASSERT(segment != plan_.segments.end());
   cells_.update(cells);
-  submit_one(i, call);
+  if (i == segment->begin) enter(*segment);
+  if (segment->kind == Segment::Kind::kHost) {
+    on_host_.run(i, {.stream = nullptr, .cells = &cells});
+    return;
+  }
+  submit_step(i, call, cells);
   stream_.synchronize();
+}
+
+Tensor DeviceRun::result(std::size_t i, const device::KernelCall& call,
+                         const PlanResult& result) const {
+  const Dims dims{result.num_elements};
+  if (!plan_.steps[i].is_on_host) {
+    return stream_.read(device::address_of(call.args[result.arg]), result.dtype, dims);
+  }
+  auto* const data = const_cast<std::byte*>(on_host_.argument(i, result.arg));  // only read
+  return Tensor::view(result.dtype, dims, data, nullptr);
+}
+
+Tensor DeviceRun::texts(const PlanOutput& output) const {
+  const auto place = static_cast<std::size_t>(output.location.at);
+  if (output.location.kind == Location::Kind::kConstant) {
+    return plan_.constants[place].reshaped(output.desc.dims);
+  }
+  ONNXGRAD_ASSERT(output.location.kind == Location::Kind::kFeed);
+  auto* const data = const_cast<std::byte*>(feeds_[place].on_host);  // only read
+  return Tensor::view(output.desc.dtype, output.desc.dims, data, nullptr);
 }
 
 }  // namespace onnxgrad::runtime

@@ -12,13 +12,12 @@
 
 #include "base/check.h"
 #include "base/rounding.h"
-#include "device/host_threads.h"
 #include "ir/pointer_map.h"
 #include "ir/static_size.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
-#include "runtime/kernel_selection.h"
+#include "runtime/plan_kernels.h"
 #include "runtime/plan_text.h"
 #include "runtime/segments.h"
 #include "runtime/streams.h"
@@ -32,111 +31,13 @@ std::int64_t bytes_of(const ir::Value* value) {
   return *bytes;
 }
 
-/// The kernels of all nodes of a graph that are not views, on as many threads as pay.
-class Kernels {
- public:
-  Kernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine, int threads,
-          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
-      : engine_(engine),
-        threads_(threads),
-        keeps_constants_(keeps_constants),
-        bodies_(bodies),
-        packed_(packed),
-        chosen_(graph.nodes.size()) {
-    for (const ir::Node* node : graph.nodes) {
-      if (roots.is_view(node)) {
-        check_view(*node);
-      } else {
-        choose(*node);
-      }
-    }
-    // A plan on fewer threads may have kernels that cost less, and so on.
-    for (int useful = useful_threads(); useful < threads_; useful = useful_threads()) {
-      threads_ = useful;
-      cost_ns_ = 0;
-      for (const ir::Node* node : graph.nodes) {
-        if (!roots.is_view(node)) choose_again(*node);
-      }
-    }
-  }
-
-  const opdef::PreparedKernel& of(const ir::Node* node) const { return chosen_.find(node)->kernel; }
-  /// Number of threads that the plan takes.
-  int threads() const { return threads_; }
-
- private:
-  struct Chosen {
-    opdef::PreparedKernel kernel;
-    double cost_ns = 0;
-    int threads = 1;  ///< number that the kernel was prepared for
-  };
-
-  int useful_threads() const { return device::threads_of_plan(engine_.device, cost_ns_, threads_); }
-
-  static void check_view(const ir::Node& node) {
-    const Dims from = node.inputs[0]->type.fixed_dims();
-    const Dims to = node.outputs[0]->type.fixed_dims();
-    if (from.num_elements() == to.num_elements() &&
-        node.inputs[0]->dtype() == node.outputs[0]->dtype()) {
-      return;
-    }
-    throw ShapeError(
-        {.what =
-             fmt::format("shape {} cannot be reshaped to {}: {} elements instead of {}",
-                         from.to_string(), to.to_string(), from.num_elements(), to.num_elements()),
-         .where = {.node = node.name, .op_type = node.op_type},
-         .hint = "Give an input of the size that the model reshapes, or export it with -1 "
-                 "instead of a fixed batch."});
-  }
-
-  // Kernels that count their operations get as many threads as these are worth; others choose.
-  void choose(const ir::Node& node) {
-    opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
-    request.keeps_constants = keeps_constants_;
-    request.packed = packed_;
-    Chosen& chosen = chosen_[&node];
-    chosen = prepare(request);
-    if (chosen.kernel.flops > 0) {
-      request.threads = device::threads_of_kernel(engine_.device, chosen.cost_ns, threads_);
-      if (request.threads < threads_) chosen = prepare(request);
-    }
-    cost_ns_ += chosen.cost_ns;
-  }
-
-  // On fewer threads than before. How many operations are worth depends on nothing else.
-  void choose_again(const ir::Node& node) {
-    const Chosen& chosen = *chosen_.find(&node);
-    if (chosen.kernel.flops > 0 && chosen.threads <= threads_) {
-      cost_ns_ += chosen.cost_ns;
-    } else {
-      choose(node);
-    }
-  }
-
-  Chosen prepare(const opdef::KernelRequest& request) const {
-    std::string reasons;
-    auto kernel = select_kernel(engine_.kernels, request, &reasons);
-    if (!kernel) throw_no_kernel(request.node, reasons);
-    const double cost_ns = estimate_ns(request, *kernel);
-    return {.kernel = *std::move(kernel), .cost_ns = cost_ns, .threads = request.threads};
-  }
-
-  const Engine& engine_;
-  int threads_;
-  bool keeps_constants_;
-  const opdef::BodyCompiler* bodies_;
-  opdef::PackedConstants* packed_;
-  ir::PointerMap<ir::Node, Chosen> chosen_;
-  double cost_ns_ = 0;  ///< rough time of all kernels on one thread
-};
-
 /// Lays out the memory of a graph whose nodes run in the order of a schedule.
 class Planner {
  public:
   /// The arguments outlive this, but not what the planner returns. `is_tight`: the least memory
   /// counts, not that buffers are reused soon.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-          const ViewRoots& roots, const Kernels& kernels, bool is_tight)
+          const ViewRoots& roots, const PlanKernels& kernels, bool is_tight)
       : graph_(graph),
         binding_(binding),
         engine_(engine),
@@ -154,7 +55,7 @@ class Planner {
   void run(const Schedule& schedule) {
     find_nodes(schedule.order);
     find_last_uses();
-    parts_.emplace(graph_, nodes_, roots_);
+    parts_.emplace(graph_, nodes_, roots_, engine_.device.alignment());
     find_updated_states();
     alias_state_updates(schedule);
     place_in_blocks();
@@ -223,7 +124,11 @@ class Planner {
                               .num_elements = output->type.fixed_dims().num_elements()});
     }
     step.operands = describe_operands(node, step.args);
-    if (!engine_.device.is_host()) step.uses = uses_of(node, step.kernel);
+    if (!engine_.device.is_host()) {
+      step.uses = uses_of(node, step.kernel);
+      step.is_on_host = kernels_.is_on_host(&node);
+      step.is_body = !step.is_on_host && !node.subgraphs().empty();
+    }
     return step;
   }
 
@@ -231,7 +136,9 @@ class Planner {
                                               const opdef::PreparedKernel& kernel) {
     std::vector<device::Operand> uses;
     for (const ir::Value* input : node.inputs) {
-      uses.push_back({.bytes = input == nullptr ? 0 : bytes_of(input), .is_read = true});
+      // Texts are on the host, whatever the device.
+      const bool is_copied = input != nullptr && input->dtype() != DataType::kString;
+      uses.push_back({.bytes = is_copied ? bytes_of(input) : 0, .is_read = true});
     }
     for (const ir::Value* output : node.outputs) {
       uses.push_back({.bytes = output == nullptr ? 0 : bytes_of(output), .is_written = true});
@@ -422,7 +329,7 @@ class Planner {
   // Gives the memory of an exchange's buffer to its outputs, part by part, and releases the rest.
   void divide_buffer(std::size_t i) {
     const ir::Node& node = *nodes_[i];
-    const auto parts = BufferParts::received(node);
+    const auto parts = BufferParts::received(node, engine_.device.alignment());
     if (parts.empty()) return;
     const ir::Value* buffer = parts.front().buffer;
     const std::int64_t start = locations_.find(buffer)->at;
@@ -530,7 +437,7 @@ class Planner {
   const GraphBinding& binding_;
   const Engine& engine_;
   const ViewRoots& roots_;
-  const Kernels& kernels_;
+  const PlanKernels& kernels_;
   Plan plan_;
   ArenaLayout arena_;
   PackedArena packed_;  // instead, if is_tight_
@@ -558,7 +465,7 @@ class Planner {
 // Nodes that may throw, but for those whose checks an earlier one in the graph makes too: only the
 // first one of these matters.
 std::vector<const ir::Node*> throwing_nodes(const ir::Graph& graph, const ViewRoots& roots,
-                                            const Kernels& kernels) {
+                                            const PlanKernels& kernels) {
   std::set<std::pair<const ir::Value*, std::vector<std::int64_t>>> known;
   std::vector<const ir::Node*> nodes;
   for (const ir::Node* node : graph.nodes) {
@@ -581,7 +488,7 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
   const bool is_tight = memory == PlanMemory::kLimited;
-  const Kernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
+  const PlanKernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
   std::vector<const ir::Node*> first;
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);

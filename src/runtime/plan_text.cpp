@@ -60,10 +60,19 @@ std::string Plan::to_text() const {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     while (segment != segments.end() && segment->end <= i) ++segment;
     const PlanStep& step = steps[i];
-    text += fmt::format("{:4} {} [{}] {}: {}", i, step.op_type, step.kernel.label, step.node,
+    text += fmt::format("{:4} {} [{}{}] {}: {}", i, step.op_type,
+                        step.is_on_host ? "on the CPU: " : "", step.kernel.label, step.node,
                         step.operands);
     if (has_streams) text += fmt::format(" ({})", text_of(step.place, segment->begin));
     text += '\n';
+  }
+  for (const Segment& part : segments) {
+    constexpr const char* kKinds[] = {"recordable", "submitted", "on the CPU"};
+    std::int64_t bytes = 0;
+    for (const Transfer& transfer : part.transfers) bytes += transfer.bytes;
+    text += fmt::format("     segment {} to {}, {}, {} bytes copied{}\n", part.begin, part.end - 1,
+                        kKinds[static_cast<int>(part.kind)], bytes,
+                        part.reason.empty() ? "" : ": " + part.reason);
   }
   for (const Copy& copy : copies) {
     const bool is_commit = copy.to.kind == Location::Kind::kState;

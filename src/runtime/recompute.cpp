@@ -116,9 +116,9 @@ class Recompute {
     const opdef::OpDef* def = engine_.ops.find(node);
     facts.is_view = def != nullptr && def->is_view();
     if (facts.is_view) return facts;
-    const auto kernel =
-        select_kernel(engine_.kernels, make_request(engine_, node, threads_, bodies_));
-    if (!kernel) return facts;  // make_plan reports it
+    const auto selected = select_kernel(engine_, make_request(engine_, node, threads_, bodies_));
+    if (!selected) return facts;  // make_plan reports it
+    const opdef::PreparedKernel* kernel = &selected->kernel;
     facts.scratch = kernel->scratch_bytes;
     facts.in_place = kernel->in_place;
     facts.flops = kernel->flops;

@@ -38,8 +38,9 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       context_(context),
       on_device_(context.device_cells == nullptr
                      ? nullptr
-                     : std::make_unique<DeviceRun>(compiled_.plan, context.engine.device, stream(),
-                                                   *context.device_cells)),
+                     : std::make_unique<DeviceRun>(
+                           compiled_.plan, context.engine.device, stream(), *context.device_cells,
+                           [this](const Location& at) { return resolve(at); })),
       blocks_(compiled_.plan.block_bytes, context.engine.device),
       feeds_(compiled_.plan.feed_bytes.size()) {
   std::size_t num_args = 0;
@@ -198,7 +199,7 @@ void Region::run_plan() {
       run_calls(launch);
     }
   } else {
-    on_device_->submit(calls_, context_.cells);
+    on_device_->run(calls_, context_.cells);
     return;
   }
   copy_results();
@@ -271,7 +272,7 @@ void Region::run_profiled() {
     profiled_generation_ = profiler.generation();
   }
   if (!is_on_host()) {
-    const auto times = on_device_->submit_timed(calls_, context_.cells);
+    const auto times = on_device_->run_timed(calls_, context_.cells);
     for (std::size_t i = 0; i < num_kernels(); ++i) {
       profiler.record({.kernel = profiles_[i],
                        .stream = compiled_.plan.steps[i].place.stream,
@@ -302,8 +303,7 @@ void Region::run_call(std::size_t i) {
 std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
   const PlanStep& step = compiled_.plan.steps[call];
   for (const PlanResult& result : step.results) {
-    const Tensor values = host_tensor(device::address_of(calls_[call].args[result.arg]),
-                                      {.dtype = result.dtype, .dims = {result.num_elements}});
+    const Tensor values = result_of(call, result);
     if (all_finite({&values, 1})) continue;
     return NonFinite{
         .node = step.node, .op_type = step.op_type, .value = result.name, .position = call};
@@ -332,20 +332,26 @@ std::optional<NonFinite> Region::run_until_non_finite() {
 }
 
 void Region::copy_results() {
+  if (!is_on_host()) on_device_->finish();
   for (const Copy& copy : compiled_.plan.copies) {
     stream().copy(resolve(copy.to), resolve(copy.from), copy.bytes);
   }
 }
 
-// On the CPU a view, else a copy.
-Tensor Region::host_tensor(device::Address address, const opdef::TensorDesc& desc) const {
-  if (!is_on_host()) return stream().read(address, desc.dtype, desc.dims);
-  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
+// Returns a result of a kernel that has run alone; on the CPU a view.
+Tensor Region::result_of(std::size_t call, const PlanResult& result) const {
+  if (!is_on_host()) return on_device_->result(call, calls_[call], result);
+  return Tensor::view(result.dtype, {result.num_elements}, calls_[call].args[result.arg], nullptr);
 }
 
+// On the CPU a view, else a copy.
 Tensor Region::plan_tensor(std::size_t output) const {
   const PlanOutput& planned = compiled_.plan.outputs[output];
-  return host_tensor(resolve(planned.location), planned.desc);
+  const opdef::TensorDesc& desc = planned.desc;
+  if (!is_on_host() && desc.dtype == DataType::kString) return on_device_->texts(planned);
+  const device::Address address = resolve(planned.location);
+  if (!is_on_host()) return stream().read(address, desc.dtype, desc.dims);
+  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
 }
 
 void Region::run_dynamic() {
@@ -363,7 +369,7 @@ void Region::run_dynamic() {
       }
     }
     std::int64_t iteration = 0;
-    const opdef::DynamicFn fn = context_.engine.kernels.dynamic(node.domain, node.op_type);
+    const opdef::DynamicFn fn = context_.engine.on_host().dynamic(node.domain, node.op_type);
     dynamic_results_.push_back(fn({.node = node,
                                    .inputs = std::move(inputs),
                                    .run_subgraph =
@@ -427,18 +433,16 @@ Region& Region::prepare_tail() {
   }
   for (std::size_t i = 0; i < compiled_.tail_feeds.size(); ++i) {
     const TailFeed& feed = compiled_.tail_feeds[i];
-    if (feed.kind == TailFeed::Kind::kPlanOutput) {
+    const bool is_planned = feed.kind == TailFeed::Kind::kPlanOutput;
+    if (is_planned && compiled_.plan.outputs[feed.index].desc.dtype == DataType::kString) {
+      current_tail_->bind(i, plan_tensor(feed.index).raw());
+    } else if (is_planned) {
       current_tail_->bind(i, resolve(compiled_.plan.outputs[feed.index].location));
     } else {
       current_tail_->bind(i, dynamic_results_[feed.index][feed.output].raw());
     }
   }
   return *current_tail_;
-}
-
-device::Address Region::output_address(std::size_t i) const {
-  if (compiled_.tail) return current_tail_->output_address(i);
-  return resolve(compiled_.plan.outputs[i].location);
 }
 
 double Region::read_scalar(std::size_t i) const {
@@ -450,8 +454,9 @@ double Region::read_scalar(std::size_t i) const {
 }
 
 Tensor Region::output_tensor(std::size_t i) const {
-  const Tensor tensor = host_tensor(output_address(i), output_desc(i));
-  return is_on_host() ? tensor.clone() : tensor;
+  if (compiled_.tail) return current_tail_->output_tensor(i);
+  const bool is_text = compiled_.plan.outputs[i].desc.dtype == DataType::kString;
+  return is_on_host() || is_text ? plan_tensor(i).clone() : plan_tensor(i);
 }
 
 std::size_t Region::num_outputs() const {
@@ -471,7 +476,8 @@ std::optional<opdef::TensorDesc> Region::planned_desc(std::size_t i) const {
 std::string Region::to_text() const {
   std::string text = compiled_.plan.to_text();
   for (const DynamicNode& dynamic : compiled_.dynamic) {
-    text += fmt::format("     dynamic {}\n", dynamic.node->describe());
+    text += fmt::format("     dynamic {}{}\n", dynamic.node->describe(),
+                        dynamic.reason.empty() ? "" : ": " + dynamic.reason);
   }
   if (current_tail_ != nullptr) text += "then " + current_tail_->to_text();
   return text;

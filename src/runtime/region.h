@@ -71,6 +71,9 @@ class Region final : public Execution {
   /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
+  const CompiledRegion& compiled() const { return compiled_; }
+  /// True: addresses are pointers, kernels are called here.
+  bool is_on_host() const { return on_device_ == nullptr; }
   /// True while its tail is looked up and run: it must be kept then.
   bool is_running() const { return is_running_; }
   /// Called when the tail is dropped.
@@ -84,11 +87,8 @@ class Region final : public Execution {
   };
 
   device::Stream& stream() const { return *context_.options.stream; }
-  /// True: addresses are pointers, kernels are called here.
-  bool is_on_host() const { return on_device_ == nullptr; }
   device::Address resolve(const Location& location) const;
-  device::Address output_address(std::size_t i) const;
-  Tensor host_tensor(device::Address address, const opdef::TensorDesc& desc) const;
+  Tensor result_of(std::size_t call, const PlanResult& result) const;
   void set_feed(std::size_t i, device::Address address);
   void run_call(std::size_t i);
   void run_calls(const opdef::Launch& launch);
@@ -110,8 +110,8 @@ class Region final : public Execution {
   CompiledRegion compiled_;
   RegionContext context_;
   std::unique_ptr<DeviceRun> on_device_;  // nullptr: the plan is run on the host
-  bool is_plain_ = false;               // a run is the calls of its kernels
-  bool is_interruptible_ = false;       // long enough for it, and nothing is left half done
+  bool is_plain_ = false;                 // a run is the calls of its kernels
+  bool is_interruptible_ = false;         // long enough for it, and nothing is left half done
   bool has_arena_ = false;
   device::Buffer arena_;
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxgrad as og
@@ -91,6 +92,45 @@ def test_the_command_line(linear_file, linear_data, tmp_path):
         )
         written.append(out.read_bytes())
     assert written[0] == written[1]
+
+
+def text_report(model, device):
+    return subprocess.run(
+        [sys.executable, "-m", "onnxgrad", "report", model, "--device", device],
+        env={**os.environ, "ONNXGRAD_DEVICE_PLUGINS": str(PLUGIN)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+def test_what_a_device_leaves_to_the_cpu(tmp_path):
+    graph = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        top (float[N, 6] x) => (float[N, 3] y) <int64[1] three = {3}, float[6, 6] w = {
+            1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1, 1, 3, 5, 2, 4, 6,
+            6, 4, 2, 5, 3, 1, 2, 3, 4, 5, 6, 1, 4, 5, 6, 1, 2, 3}> {
+            h = MatMul (x, w)
+            y, i = TopK (h, three)
+        }"""
+    )
+    file = str(tmp_path / "top.onnx")
+    onnx.save(graph, file)
+    found = og.report(file, device="simulated").device
+    for plan in (found.training, found.inference):
+        assert plan.problem == ""
+        assert og.graphs.device_reports.OperatorOnCpu("TopK", 1) in plan.on_cpu
+        assert {segment.kind for segment in plan.segments} == {"recordable", "on the CPU"}
+    # In: h. Out: the values, which are the output.
+    assert found.inference.copied_bytes == 32 * (6 + 3) * 4
+    assert "TopK" in text_report(file, "simulated")
+    here = og.report(file, device="cpu").device
+    assert not here.training.on_cpu
+    assert not here.inference.segments
+    assert "device cpu: all operators" in text_report(file, "cpu")
+    assert og.report(file).device is None
+    with pytest.raises(og.DeviceError, match="no device 'tpu'"):
+        og.report(file, device="tpu")
 
 
 @pytest.mark.parametrize("device", ["tpu", "simulated:2", "simulated:x", "cpu:1", "cuda"])

@@ -441,11 +441,15 @@ def report(
         typer.Option(metavar="FILE", help="Also show how the weights differ from this version."),
     ] = None,
     operators: derivatives.Operators = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Also show what this device leaves to the CPU."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show operators, weights, the loss, and what has no gradient."""
     derivatives.load_all(operators)
-    found = make_report(model)
+    found = make_report(model, device=device)
     changes = None if before is None else weight_change(before, model)
     if as_json:
         known = found.to_dict()

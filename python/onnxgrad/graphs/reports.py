@@ -9,6 +9,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.graphs.device_reports import DeviceReport, device_report
 from onnxgrad.graphs.tables import (
     Column,
     Table,
@@ -102,6 +103,8 @@ class Report:
         ``"trainable: trains 38 of 40 weights"``, or why not, and what to do.
     text : str
         The report as plain text, the result of `str`.
+    device : DeviceReport, optional
+        How the device that was asked for runs it.
     """
 
     file: str
@@ -124,6 +127,7 @@ class Report:
     is_trainable: bool
     verdict: str
     text: str = field(repr=False)
+    device: DeviceReport | None = None
 
     @property
     def num_frozen(self) -> int:
@@ -149,6 +153,10 @@ class Report:
         """Return everything as dictionaries, lists, strings and numbers, ready for JSON."""
         found = asdict(self)
         del found["text"]
+        if self.device is None:
+            del found["device"]
+        else:
+            del found["device"]["text"]
         for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
         found["weights"] = [
@@ -172,12 +180,15 @@ class Report:
         return _as_html(self)
 
 
-def report(model: ModelLike) -> Report:
+def report(model: ModelLike, *, device: str | None = None) -> Report:
     """Summarize a model: its operators and weights, the loss, and what prevents training.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
+    device : str, optional
+        One of `onnxgrad.devices.available`: the report also names the operators that run on the
+        CPU because this device has no kernel for them, with the bytes that each step copies.
 
     Returns
     -------
@@ -187,6 +198,8 @@ def report(model: ModelLike) -> Report:
     ------
     ModelError
         An invalid model, or an operator of an unknown operator set.
+    DeviceError
+        There is no such device.
 
     Examples
     --------
@@ -199,7 +212,10 @@ def report(model: ModelLike) -> Report:
     >>> found.flops
     5
     """
-    found = _core.report(to_core_model(model))
+    core = to_core_model(model)
+    found = _core.report(core)
+    planned = None if device is None else device_report(core, device)
+    text = found.to_text()
     return Report(
         file=found.file,
         producer=found.producer,
@@ -226,7 +242,8 @@ def report(model: ModelLike) -> Report:
         tied=list(found.tied),
         is_trainable=found.is_trainable,
         verdict=found.verdict,
-        text=found.to_text(),
+        text=text if planned is None else f"{text.rstrip()}\n\n{planned.text}",
+        device=planned,
     )
 
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "device/plugin_lock.h"
+#include "device/testing/simulated_kernels.h"
 #include "device/testing/simulated_memory.h"
 #include "device/testing/simulated_stream.h"
 
@@ -68,14 +69,11 @@ Device& test_device() {
 }
 
 const DevicePlugin& simulated_plugin() {
-  static constexpr DevicePlugin plugin{
-      .lock = ONNXGRAD_PLUGIN_LOCK,
-      .name = "simulated",
-      .count = count,
-      .make_device = make_device,
-      .register_kernels = [](const opdef::KernelRegistry& cpu, opdef::KernelRegistry& own) {
-        own = cpu;
-      }};
+  static constexpr DevicePlugin plugin{.lock = ONNXGRAD_PLUGIN_LOCK,
+                                       .name = "simulated",
+                                       .count = count,
+                                       .make_device = make_device,
+                                       .register_kernels = register_simulated_kernels};
   return plugin;
 }
 

@@ -24,7 +24,7 @@ void die(std::string_view what) {
 
 void SimulatedMemory::add(Ranges& ranges, std::uintptr_t at, std::int64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  ranges.emplace(at, bytes);
+  ranges.emplace(at, Range{.bytes = bytes, .number = ++allocations_});
 }
 
 void SimulatedMemory::remove(Ranges& ranges, std::uintptr_t at) {
@@ -58,8 +58,8 @@ SimulatedMemory::Found SimulatedMemory::find(const Ranges& ranges, std::uintptr_
   const std::scoped_lock lock(mutex_);
   const auto next = ranges.upper_bound(at);
   if (next == ranges.begin()) return Found::kNo;
-  const auto& [begin, size] = *std::prev(next);
-  const bool is_within = static_cast<std::int64_t>(at - begin) + bytes <= size;
+  const auto& [begin, range] = *std::prev(next);
+  const bool is_within = static_cast<std::int64_t>(at - begin) + bytes <= range.bytes;
   return is_within ? Found::kYes : Found::kTooLong;
 }
 
@@ -69,6 +69,21 @@ std::byte* SimulatedMemory::pointer(Address address, std::int64_t bytes) const {
   if (found == Found::kNo) die("an address that is not memory of the device");
   if (found == Found::kTooLong) die("an address outside the device's buffers");
   return reinterpret_cast<std::byte*>(at & ~kTag);  // NOLINT(performance-no-int-to-ptr)
+}
+
+SimulatedMemory::Allocation SimulatedMemory::allocation(Address address) const {
+  const auto at = static_cast<std::uintptr_t>(address);
+  const std::scoped_lock lock(mutex_);
+  const auto next = buffers_.upper_bound(at);
+  if (next == buffers_.begin()) die("an address that is not memory of the device");
+  const auto& [begin, range] = *std::prev(next);
+  return {begin, range.number};
+}
+
+bool SimulatedMemory::has(const Allocation& allocation) const {
+  const std::scoped_lock lock(mutex_);
+  const auto range = buffers_.find(allocation.first);
+  return range != buffers_.end() && range->second.number == allocation.second;
 }
 
 void SimulatedMemory::check_staging(const std::byte* from, std::int64_t bytes) const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "device/device.h"
 
@@ -30,11 +31,19 @@ class SimulatedMemory {
 
   /// Returns the pointer for an address. `bytes` from there on must belong to one buffer.
   std::byte* pointer(Address address, std::int64_t bytes) const;
+  /// The allocation that an address is in: it is another one when the address is used again.
+  using Allocation = std::pair<std::uintptr_t, std::uint64_t>;
+  Allocation allocation(Address address) const;
+  bool has(const Allocation& allocation) const;
   /// Checks that staging memory is still there.
   void check_staging(const std::byte* from, std::int64_t bytes) const;
 
  private:
-  using Ranges = std::map<std::uintptr_t, std::int64_t>;  // begin -> bytes
+  struct Range {
+    std::int64_t bytes = 0;
+    std::uint64_t number = 0;  ///< of the allocation
+  };
+  using Ranges = std::map<std::uintptr_t, Range>;  // by begin
   enum class Found : std::uint8_t { kYes, kNo, kTooLong };
   Found find(const Ranges& ranges, std::uintptr_t at, std::int64_t bytes) const;
   void add(Ranges& ranges, std::uintptr_t at, std::int64_t bytes);
@@ -43,6 +52,7 @@ class SimulatedMemory {
   mutable std::mutex mutex_;
   Ranges buffers_;  // by address
   Ranges staging_;
+  std::uint64_t allocations_ = 0;
 };
 
 }  // namespace onnxgrad::device::testing

@@ -5,8 +5,11 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
+
+#include "device/testing/simulated_recording.h"
 
 namespace onnxgrad::device::testing {
 namespace {
@@ -38,6 +41,12 @@ class SimulatedEvent final : public Event {
   std::shared_ptr<SimulatedParts> parts_;
   TaskRef task_;
   double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached, or dropped
+};
+
+struct SimulatedRecording final : Recording {
+  std::shared_ptr<const std::vector<KeptCall>> calls;
+  Address cells = Address::kNull;
+  std::vector<SimulatedMemory::Allocation> memory;
 };
 
 void run_call(const KeptCall& call, const SimulatedMemory& memory, const opdef::StepCells& cells) {
@@ -103,7 +112,34 @@ void SimulatedStream::submit(const std::shared_ptr<const std::vector<KeptCall>>&
   keep_short();
 }
 
-void SimulatedStream::run(const Work& work, Address cells) { submit(keep(work), cells); }
+void SimulatedStream::run(const Work& work, Address cells) {
+  for (const KernelCall& call : work.calls) RecordingRules::of_process().note_run(call);
+  submit(keep(work), cells);
+}
+
+std::unique_ptr<Recording> SimulatedStream::record(const Work& work, Address cells) {
+  const std::string refusal = RecordingRules::of_process().refusal(work);
+  if (!refusal.empty()) die(refusal);
+  auto recording = std::make_unique<SimulatedRecording>();
+  recording->calls = keep(work);
+  recording->cells = cells;
+  std::set<SimulatedMemory::Allocation> memory{parts_->memory->allocation(cells)};
+  for (const KeptCall& call : *recording->calls) {
+    for (const Address address : call.args) {
+      if (address != Address::kNull) memory.insert(parts_->memory->allocation(address));
+    }
+  }
+  recording->memory.assign(memory.begin(), memory.end());
+  return recording;
+}
+
+void SimulatedStream::repeat(const Recording& recording, std::int64_t times) {
+  const auto& own = static_cast<const SimulatedRecording&>(recording);
+  for (const SimulatedMemory::Allocation& allocation : own.memory) {
+    if (!parts_->memory->has(allocation)) die("a recording that uses memory which is freed");
+  }
+  for (std::int64_t i = 0; i < times; ++i) submit(own.calls, own.cells);
+}
 
 void SimulatedStream::give(std::function<void()> work) {
   last_ = {parts_->schedule.add(owner_, kOwnRow, last_, std::move(work))};

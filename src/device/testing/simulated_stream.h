@@ -33,6 +33,8 @@ class SimulatedStream final : public Stream {
   ~SimulatedStream() override;
 
   void run(const Work& work, Address cells) override;
+  std::unique_ptr<Recording> record(const Work& work, Address cells) override;
+  void repeat(const Recording& recording, std::int64_t times) override;
   std::shared_ptr<Event> mark(bool is_timed) override;
   void wait_for(const Event& event) override;
   void copy_in(Address to, const std::byte* from, std::int64_t bytes) override;

@@ -17,7 +17,7 @@ using train_test::difference;
 using train_test::Draft;
 using train_test::numbers;
 using Link = std::shared_ptr<dist::Communicator>;
-class WorkersCrossing : public train_test::WorkersTest {};
+class WorkersCrossing : public testing::Test {};
 
 enum Factor : std::size_t {
   kPrecision,   // float32, bf16, fp16

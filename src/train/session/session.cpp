@@ -117,10 +117,6 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                          .hint = kFileTrainingHint});
     }
     check_workers(options.workers, optimizer);
-    if (!backend_.engine->device.is_host()) {
-      throw DeviceError({.what = "several workers need the device 'cpu'",
-                         .hint = "Train on the CPU, or with one worker."});
-    }
   }
   charge_file();
   check_average(options.update, optimizer);
