@@ -1,6 +1,8 @@
 #include "device/testing/simulated_shadow.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -15,21 +17,24 @@
 namespace onnxgrad::device::testing {
 namespace {
 
-constexpr std::int64_t kUnit = 256;  // alignment of what is not in the middle of a buffer
-constexpr std::int64_t kZone = 2 * kUnit;
+constexpr std::int64_t kUnit = 256;    // alignment of what is not in the middle of a buffer
+constexpr std::int64_t kZone = kUnit;  // and what alignment adds
+
+constexpr std::size_t kLongestZone = 4 * kUnit;
 
 // NaN in every floating-point type, and bytes that no kernel writes by accident.
-constexpr std::byte zone_byte(std::int64_t i) { return std::byte{i % 2 == 0 ? 0xA5U : 0xFFU}; }
+constexpr std::array<std::byte, kLongestZone> kZoneBytes = [] {
+  std::array<std::byte, kLongestZone> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte{i % 2 == 0 ? 0xA5U : 0xFFU};
+  return bytes;
+}();
 
 void fill_zone(std::byte* begin, const std::byte* end) {
-  for (std::int64_t i = 0; begin + i < end; ++i) begin[i] = zone_byte(i);
+  std::memcpy(begin, kZoneBytes.data(), static_cast<std::size_t>(end - begin));
 }
 
 bool is_zone(const std::byte* begin, const std::byte* end) {
-  for (std::int64_t i = 0; begin + i < end; ++i) {
-    if (begin[i] != zone_byte(i)) return false;
-  }
-  return true;
+  return std::memcmp(begin, kZoneBytes.data(), static_cast<std::size_t>(end - begin)) == 0;
 }
 
 // A range of the device's memory that one argument, or several that overlap, lie in.
@@ -113,7 +118,7 @@ class Shadows {
     }
   }
 
-  // Of this thread, for the kernel that runs.
+  // Memory of this thread, for the kernel that runs.
   static std::byte* reserve(std::int64_t size) {
     thread_local std::shared_ptr<std::byte> memory;
     thread_local std::int64_t reserved = 0;
@@ -174,7 +179,7 @@ class Shadows {
 void run_on_shadows(const KeptCall& call, std::span<std::byte* const> args,
                     const opdef::StepCells& cells) {
   const Shadows shadows(call, args);
-  const opdef::StepCells own = cells;
+  opdef::StepCells own = cells;
   call.fn(call.data, shadows.pointers(), {.stream = nullptr, .cells = &own});
   if (!(own == cells)) die(call.name + " writes to the cells");
   shadows.finish();
