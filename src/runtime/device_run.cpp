@@ -1,5 +1,7 @@
 #include "runtime/device_run.h"
 
+#include <algorithm>
+
 namespace onnxgrad::runtime {
 
 DeviceCells::DeviceCells(device::Device& device, device::Stream& stream)
@@ -13,13 +15,15 @@ void DeviceCells::update(const opdef::StepCells& cells) {
   stream_.copy_in(memory_.address, reinterpret_cast<const std::byte*>(&known_), sizeof known_);
 }
 
+const opdef::StepCells& DeviceCells::read() {
+  stream_.copy_out(reinterpret_cast<std::byte*>(&known_), memory_.address, sizeof known_);
+  stream_.synchronize();
+  return known_;
+}
+
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
                      DeviceCells& cells)
-    : plan_(plan),
-      device_(device),
-      stream_(stream),
-      cells_(cells),
-      feeds_(plan.feed_bytes.size()) {
+    : plan_(plan), device_(device), stream_(stream), cells_(cells), feeds_(plan.feed_bytes.size()) {
   for (const Tensor& constant : plan.constants) {
     constants_.push_back(device.allocate(constant.size_bytes()));
     stream.copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
@@ -46,11 +50,15 @@ DeviceRun::~DeviceRun() {
   }
 }
 
-device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
+device::Address DeviceRun::slot(std::size_t i) {
   Feed& feed = feeds_[i];
   if (feed.slot.owner == nullptr) feed.slot = device_.allocate(plan_.feed_bytes[i]);
-  feed.on_host = data;
   return feed.slot.address;
+}
+
+device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
+  feeds_[i].on_host = data;
+  return slot(i);
 }
 
 void DeviceRun::copy_feeds() {
@@ -64,6 +72,19 @@ void DeviceRun::copy_feeds() {
 device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) const {
   return {
       .fn = device_.step_kernels().copy_bytes, .data = &copies_[i], .args = args, .num_args = 2};
+}
+
+bool DeviceRun::is_recordable() const {
+  return std::ranges::all_of(plan_.segments, [](const Segment& segment) {
+    return segment.kind == Segment::Kind::kRecordable;
+  });
+}
+
+device::Work DeviceRun::work(std::span<const device::KernelCall> calls, std::size_t begin,
+                             std::size_t end) const {
+  return {.calls = calls.subspan(begin, end - begin),
+          .places = std::span(places_).subspan(begin, end - begin),
+          .operands = std::span(operands_).subspan(begin, end - begin)};
 }
 
 void DeviceRun::submit(std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {

@@ -25,6 +25,8 @@ class DeviceCells {
   void update(const opdef::StepCells& cells);
   /// Called when StepKernels::count_step has been submitted.
   void note_counted_step() { ++known_.step; }
+  /// Those in the memory of the device, after work that may have failed; waits.
+  const opdef::StepCells& read();
 
  private:
   device::Stream& stream_;
@@ -46,12 +48,19 @@ class DeviceRun {
   device::Address constant(std::size_t i) const { return constants_[i].address; }
   /// The slot of feed `i`, which each copy_feeds() fills from there.
   device::Address bind(std::size_t i, const std::byte* data);
+  /// The slot of feed `i`, for its owner to fill.
+  device::Address slot(std::size_t i);
   /// Feed `i` is read from elsewhere.
   void release(std::size_t i) { feeds_[i].on_host = nullptr; }
   void copy_feeds();
 
   /// The call of the plan's copy `i`, whose arguments are source and destination.
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
+  /// Whether all steps of the plan are one recordable segment.
+  bool is_recordable() const;
+  /// Those of the calls that submit() takes, with their places and operands.
+  device::Work work(std::span<const device::KernelCall> calls, std::size_t begin,
+                    std::size_t end) const;
   /// Submits the kernels of the plan's steps, then its copies: one call for each of them.
   void submit(std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
   /// Submits one of them and waits until it is done.
@@ -69,9 +78,9 @@ class DeviceRun {
   DeviceCells& cells_;
   std::vector<device::Buffer> constants_;
   std::vector<Feed> feeds_;
-  std::vector<device::ByteCopy> copies_;            // data of the copies' calls
-  std::vector<device::CallPlace> places_;           // of all steps, then the copies
-  std::vector<device::Operand> copy_operands_;      // two for each copy
+  std::vector<device::ByteCopy> copies_;                    // data of the copies' calls
+  std::vector<device::CallPlace> places_;                   // of all steps, then the copies
+  std::vector<device::Operand> copy_operands_;              // two for each copy
   std::vector<std::span<const device::Operand>> operands_;  // of all calls
 };
 
