@@ -20,6 +20,12 @@ void DeviceCells::update(const opdef::StepCells& cells) {
   stream_.copy_in(memory_.address, reinterpret_cast<const std::byte*>(&known_), sizeof known_);
 }
 
+const opdef::StepCells& DeviceCells::read() {
+  stream_.copy_out(reinterpret_cast<std::byte*>(&known_), memory_.address, sizeof known_);
+  stream_.synchronize();
+  return known_;
+}
+
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
                      DeviceCells& cells, Resolve resolve)
     : plan_(plan),
@@ -110,13 +116,16 @@ void DeviceRun::join_before_copies(const Segment& segment) {
   }
 }
 
-device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
+device::Address DeviceRun::slot(std::size_t i) {
   Feed& feed = feeds_[i];
-  feed.on_host = data;
-  on_host_.bind(i, data);
-  if (!feed.is_on_device) return device::Address::kNull;
   if (feed.slot.owner == nullptr) feed.slot = device_.allocate(plan_.feed_bytes[i]);
   return feed.slot.address;
+}
+
+device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
+  feeds_[i].on_host = data;
+  on_host_.bind(i, data);
+  return feeds_[i].is_on_device ? slot(i) : device::Address::kNull;
 }
 
 void DeviceRun::release(std::size_t i) {
@@ -135,6 +144,19 @@ void DeviceRun::copy_feeds() {
 device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) const {
   return {
       .fn = device_.step_kernels().copy_bytes, .data = &copies_[i], .args = args, .num_args = 2};
+}
+
+bool DeviceRun::is_recordable() const {
+  return std::ranges::all_of(plan_.segments, [](const Segment& segment) {
+    return segment.kind == Segment::Kind::kRecordable;
+  });
+}
+
+device::Work DeviceRun::work(std::span<const device::KernelCall> calls, std::size_t begin,
+                             std::size_t end) const {
+  return {.calls = calls.subspan(begin, end - begin),
+          .places = std::span(places_).subspan(begin, end - begin),
+          .operands = std::span(operands_).subspan(begin, end - begin)};
 }
 
 void DeviceRun::copy_out(std::span<const Transfer> transfers) {
@@ -167,13 +189,6 @@ void DeviceRun::run_on_host(const Segment& segment, const opdef::StepCells& cell
   for (std::size_t i = segment.begin; i < segment.end; ++i) on_host_.run(i, launch);
 }
 
-device::Work DeviceRun::work_of(const Part& part, std::span<const device::KernelCall> calls) const {
-  const std::size_t count = part.end - part.begin;
-  return {.calls = calls.subspan(part.begin, count),
-          .places = std::span(places_).subspan(part.begin, count),
-          .operands = std::span(operands_).subspan(part.begin, count)};
-}
-
 namespace {
 
 // True if the arguments of the calls are not those that it has noted.
@@ -194,23 +209,23 @@ bool note_arguments(std::span<const device::KernelCall> calls, std::vector<std::
 
 void DeviceRun::submit(Part& part, std::span<const device::KernelCall> calls) {
   if (part.begin == part.end) return;
-  const device::Work work = work_of(part, calls);
-  if (note_arguments(work.calls, part.args)) {
+  const device::Work all = work(calls, part.begin, part.end);
+  if (note_arguments(all.calls, part.args)) {
     if (part.recording != nullptr) {
       stream_.synchronize();  // it lives until its work is done
       part.recording.reset();
     }
-    stream_.run(work, cells_.address());
+    stream_.run(all, cells_.address());
     return;
   }
   if (part.recording == nullptr && !part.is_refused) {
-    part.recording = stream_.record(work, cells_.address());
+    part.recording = stream_.record(all, cells_.address());
     part.is_refused = part.recording == nullptr;
   }
   if (part.recording != nullptr) {
     stream_.repeat(*part.recording, 1);
   } else {
-    stream_.run(work, cells_.address());
+    stream_.run(all, cells_.address());
   }
 }
 

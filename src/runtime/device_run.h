@@ -28,6 +28,8 @@ class DeviceCells {
   void update(const opdef::StepCells& cells);
   /// Called when StepKernels::count_step has been submitted.
   void note_counted_step() { ++known_.step; }
+  /// Those in the memory of the device, after work that may have failed; waits.
+  const opdef::StepCells& read();
 
  private:
   device::Stream& stream_;
@@ -55,12 +57,19 @@ class DeviceRun {
   device::Address constant(std::size_t i) const { return constants_[i].address; }
   /// The slot of feed `i`, which each copy_feeds() fills from there; kNull: only the CPU reads it.
   device::Address bind(std::size_t i, const std::byte* data);
+  /// The slot of feed `i`, for its owner to fill.
+  device::Address slot(std::size_t i);
   /// Feed `i` is read from elsewhere on the device.
   void release(std::size_t i);
   void copy_feeds();
 
   /// The call of the plan's copy `i`, whose arguments are source and destination.
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
+  /// Whether all steps of the plan are one recordable segment.
+  bool is_recordable() const;
+  /// The calls [begin, end) of those that run() takes, with their places and operands.
+  device::Work work(std::span<const device::KernelCall> calls, std::size_t begin,
+                    std::size_t end) const;
   /// Runs the plan's steps, then its copies: one call for each of them. The work of the device is
   /// only submitted. Throws: what a step on the CPU throws; what the device throws.
   void run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
@@ -104,7 +113,6 @@ class DeviceRun {
   void enter(const Segment& segment);
   void submit_step(std::size_t i, const device::KernelCall& call, const opdef::StepCells& cells);
   void submit(Part& part, std::span<const device::KernelCall> calls);
-  device::Work work_of(const Part& part, std::span<const device::KernelCall> calls) const;
 
   const Plan& plan_;
   device::Device& device_;

@@ -396,6 +396,12 @@ bool Executor::shares_state_with(const Executor& other) const {
   return impl_->slab == other.impl_->slab;
 }
 
+device::Device& Executor::device() const { return impl_->engine.device; }
+
+const std::shared_ptr<base::MemoryBudget>& Executor::budget() const {
+  return impl_->options.budget;
+}
+
 const std::shared_ptr<device::Stream>& Executor::stream() const { return impl_->options.stream; }
 
 opdef::StepCells& Executor::cells() { return impl_->cells; }

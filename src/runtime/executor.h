@@ -64,6 +64,9 @@ class Executor {
   bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
+  /// The device that its state and values are on, and the budget that they are charged to.
+  device::Device& device() const;
+  const std::shared_ptr<base::MemoryBudget>& budget() const;
   /// Stream that runs its work.
   const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.

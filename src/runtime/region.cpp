@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "device/host_threads.h"
 #include "opdef/collectives.h"
 #include "runtime/bodies.h"
+#include "runtime/device_series.h"
 #include "runtime/finite.h"
 #include "runtime/tail_cache.h"
 
@@ -80,7 +82,7 @@ Region::Region(CompiledRegion compiled, RegionContext context)
 
 Region::~Region() {
   context_.tails.drop_tails_of(*this);
-  on_device_.reset();  // waits: what it owns is in use until then
+  on_device_.reset();  // waits: what it and the series own is in use until then
 }
 
 void Region::forget(const Region& tail) {
@@ -130,13 +132,13 @@ void Region::set_feed(std::size_t i, device::Address address) {
 }
 
 void Region::bind(std::size_t i, device::Address data) {
-  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;  // nothing here reads it
+  if (!reads(i)) return;
   if (!is_on_host()) on_device_->release(i);
   set_feed(i, data);
 }
 
 void Region::bind(std::size_t i, const std::byte* data) {
-  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;
+  if (!reads(i)) return;
   set_feed(i, is_on_host() ? device::address_of(data) : on_device_->bind(i, data));
 }
 
@@ -149,11 +151,13 @@ void Region::run() {
     return;
   }
   run_plan();
-  if (compiled_.tail) {
-    const Running running(is_running_);
-    run_dynamic();
-    prepare_tail().run();
-  }
+  if (compiled_.tail) run_tail();
+}
+
+void Region::run_tail() {
+  const Running running(is_running_);
+  run_dynamic();
+  prepare_tail().run();
 }
 
 std::vector<Tensor> Region::run_copying(std::span<const std::size_t> outputs) {
@@ -182,12 +186,15 @@ std::vector<Tensor> Region::run_copying(std::span<const std::size_t> outputs) {
   return results;
 }
 
+void Region::check_arena() const {
+  if (has_arena_) return;
+  throw DeviceError(
+      {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
+}
+
 // All but the tail.
 void Region::run_plan() {
-  if (!has_arena_) {
-    throw DeviceError(
-        {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
-  }
+  check_arena();
   if (!is_on_host()) on_device_->copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();
@@ -222,22 +229,40 @@ void prefetch_rows(const StepSeries& series, std::size_t step) {
   }
 }
 
+// Other threads may read the number.
+void set_scalar(const StepSeries::Scalar& scalar, double value) {
+  if (scalar.dtype == DataType::kFloat64) {
+    std::atomic_ref(*reinterpret_cast<double*>(scalar.bound))
+        .store(value, std::memory_order_relaxed);
+  } else {
+    *reinterpret_cast<float*>(scalar.bound) = static_cast<float>(value);
+  }
+}
+
 }  // namespace
 
 std::size_t Region::run_series(const StepSeries& series, std::span<double> results) {
-  ONNXGRAD_ASSERT(series.first_rows.size() <= results.size());
+  ONNXGRAD_ASSERT(series.steps * series.results.size() <= results.size());
+  if (!is_on_host()) return run_series_on_device(series, results);
+  ONNXGRAD_ASSERT(series.first_rows.size() == series.steps);
+  const std::size_t first = series.results.front();
+  const std::span<const std::size_t> others = series.results.subspan(1);
+  auto kept = results.begin();
   std::size_t done = 0;
-  while (done < series.first_rows.size()) {
+  while (done < series.steps) {
     prefetch_rows(series, done);
     const std::int64_t row = series.first_rows[done];
     for (const StepSeries::Input& input : series.inputs) {
       bind(input.number, input.data + row * input.row_bytes);
     }
+    if (!series.scalar.values.empty()) set_scalar(series.scalar, series.scalar.values[done]);
     run();
     ++context_.cells.step;
-    const double result = read_scalar(series.result);
-    results[done++] = result;
-    if (!std::isfinite(result)) break;
+    ++done;
+    const double result = read_scalar(first);
+    *kept++ = result;
+    for (const std::size_t other : others) *kept++ = read_scalar(other);
+    if (series.ends_at_fault && !std::isfinite(result)) break;
   }
   return done;
 }

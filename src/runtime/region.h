@@ -19,6 +19,7 @@
 namespace onnxgrad::runtime {
 
 class BodyRunner;
+class DeviceSeries;
 
 /// The weights and other state: one block of memory, each value on its own cache lines.
 struct StateSlab {
@@ -100,6 +101,18 @@ class Region final : public Execution {
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
   void run_plan();
   void run_profiled();
+  std::size_t run_series_on_device(const StepSeries& series, std::span<double> results);
+  device::Address use_slot(std::size_t feed);
+  void set_series_form(const StepSeries& series);
+  void run_steps_on_device(const StepSeries& series);
+  void run_in_pieces(const StepSeries& series);
+  void count_complete_steps();
+  void run_tail();
+  void check_arena() const;
+  /// Whether the plan reads an input.
+  bool reads(std::size_t feed) const {
+    return feed < feeds_.size() && compiled_.plan.feed_bytes[feed] >= 0;
+  }
   void copy_results();
   void run_dynamic();
   Region& prepare_tail();
@@ -110,6 +123,7 @@ class Region final : public Execution {
   CompiledRegion compiled_;
   RegionContext context_;
   std::unique_ptr<DeviceRun> on_device_;  // nullptr: the plan is run on the host
+  std::unique_ptr<DeviceSeries> series_;  // made for its first series on a device
   bool is_plain_ = false;                 // a run is the calls of its kernels
   bool is_interruptible_ = false;         // long enough for it, and nothing is left half done
   bool has_arena_ = false;

@@ -93,6 +93,7 @@ ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
     }
   }
   block_.data = &data_;
+  block_.is_kept = true;
   block_.rows = num_train_rows();
   choose_batch_size(session.runner(), block_.rows, options);
   block_.batch_rows = std::min(options.batch_size, block_.rows);
