@@ -15,6 +15,7 @@ from onnxgrad import devices
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
+TOY = BUILD / "tests/libonnxgrad_toy_device.so"
 
 pytestmark = pytest.mark.skipif(
     not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build lacks"
@@ -156,3 +157,35 @@ def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(og.DeviceError, match="built for another onnxgrad") as error:
         devices.load_plugin(other)
     assert f"this onnxgrad '{og.__version__} GNU" in str(error.value)
+
+
+TOY_SCRIPT = """
+import sys
+
+import numpy as np
+import onnxgrad as og
+from onnxgrad import devices
+
+devices.load_plugin(sys.argv[1])
+X = np.random.default_rng(0).normal(size=(96, 2)).astype(np.float32)
+y = (X @ np.array([[1.0], [-2.0]]) + 0.5).astype(np.float32)
+trained = []
+for device in ("cpu", "toy"):
+    trainer = og.Trainer(sys.argv[2], optimizer="adam", lr=0.05, seed=3, device=device)
+    trainer.fit(X, y, epochs=3, batch_size=32, validation=0.25, verbose=0)
+    trained.append(trainer)
+for name, value in trained[0].session.state().items():
+    np.testing.assert_allclose(value, trained[1].session.state()[name], rtol=2e-6, atol=2e-6)
+print("MatMul" in trained[1].session.plan_summary(), "on the CPU" in trained[1].session.plan_summary())
+"""
+
+
+def test_the_device_of_the_documentation(linear_file):
+    """Its one kernel computes on it, all other operators on the CPU."""
+    run = subprocess.run(
+        [sys.executable, "-c", TOY_SCRIPT, str(TOY), str(linear_file)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.split() == ["True", "True"]
