@@ -81,7 +81,8 @@ void DeviceRun::copy_constants() {
   }
 }
 
-// The copies belong to the last segment, if nothing has to be done between.
+// The copies belong to the last segment, if nothing has to be done between and one stream has run all
+// that they read.
 void DeviceRun::add_parts() {
   for (const Segment& segment : plan_.segments) {
     parts_.push_back({.begin = segment.begin, .end = segment.end});
@@ -92,6 +93,9 @@ void DeviceRun::add_parts() {
       !plan_.last_transfers.empty()) {
     return;
   }
+  const Segment& last = plan_.segments.back();
+  const auto steps = std::span(plan_.steps).subspan(last.begin, last.end - last.begin);
+  if (std::ranges::any_of(steps, [](const PlanStep& step) { return step.place.stream != 0; })) return;
   parts_.pop_back();
   parts_.back().end = end;
   parts_.push_back({.begin = end, .end = end});
@@ -207,7 +211,8 @@ void DeviceRun::submit_step(std::size_t i, const device::KernelCall& call,
   if (plan_.steps[i].is_body) {
     call.fn(call.data, call.args, {.stream = &target_, .cells = &cells});
   } else {
-    stream_.run({.calls = {&call, 1}}, cells_.address());
+    stream_.run({.calls = {&call, 1}, .operands = std::span(operands_).subspan(i, 1)},
+                cells_.address());
   }
 }
 
