@@ -88,7 +88,8 @@ void DeviceRun::copy_constants() {
   }
 }
 
-// The copies belong to the last segment, if nothing has to be done between.
+// The copies belong to the last segment, if nothing has to be done between and one stream has run
+// all that they read.
 void DeviceRun::add_parts() {
   for (const Segment& segment : plan_.segments) {
     parts_.push_back({.begin = segment.begin, .end = segment.end});
@@ -99,6 +100,10 @@ void DeviceRun::add_parts() {
       !plan_.last_transfers.empty()) {
     return;
   }
+  const Segment& last = plan_.segments.back();
+  const auto steps = std::span(plan_.steps).subspan(last.begin, last.end - last.begin);
+  if (std::ranges::any_of(steps, [](const PlanStep& step) { return step.place.stream != 0; }))
+    return;
   parts_.pop_back();
   parts_.back().end = end;
   parts_.push_back({.begin = end, .end = end});
