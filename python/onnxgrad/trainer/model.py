@@ -120,7 +120,7 @@ class TrainedModel:
         CheckpointError
             If the file cannot be written.
         OptionError
-            There is no average of the weights.
+            There is no average of the weights, or `quantize` waits for the rows of the first `fit`.
         """
         text = path_text("path", path)
         if weights == "both":
@@ -128,6 +128,7 @@ class TrainedModel:
             other = Path(text)
             self.save(other.with_name(f"{other.stem}.trained{other.suffix}"), weights="trained")
             return
+        self.session._check_is_quantized()
         self._core.save(text, weight_kind(weights, ("both",)))
         self._call("on_checkpoint", text)
 
