@@ -20,7 +20,7 @@ from onnxgrad.base.checks import (
 )
 from onnxgrad.base.checks import patterns as pattern_list
 from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
-from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
+from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
@@ -46,7 +46,7 @@ from onnxgrad.session_options.model_changes import (
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
 from onnxgrad.sessions.inference import NotPickled, as_declared
-from onnxgrad.sessions.weights import SessionWeights, weight_kind
+from onnxgrad.sessions.weights import SessionWeights
 
 if TYPE_CHECKING:
     import os
@@ -430,30 +430,6 @@ class TrainingSession(SessionWeights, NotPickled):
     def reset(self) -> None:
         """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
-
-    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights.
-
-        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
-        ``"trained"`` where the session has an `average` of them; by default those that it
-        evaluates.
-        """
-        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
-
-    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
-        return deliver(model, kind=self._kind if flag("like", like) else None)
-
-    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
-        """Return the model without its adapters, with weights that do what these did.
-
-        With `like` it is of the kind that was given; see `gradient`.
-
-        Raises
-        ------
-        ModelError
-            There are no adapters, or a weight cannot take them; see `adapters.merge`.
-        """
-        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
 
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False

@@ -128,13 +128,14 @@ class TrainedModel:
         CheckpointError
             If the file cannot be written.
         OptionError
-            There is no average of the weights.
+            There is no average of the weights, or `quantize` waits for the rows of the first `fit`.
         """
         text = path_text("path", path)
         if isinstance(weights, str) and weights == "both":
             self.save(text, weights="average")
             self.save(trained_path(text), weights="trained")
             return
+        self.session._check_is_quantized()
         self._core.save(text, weight_kind(weights, ("both",)))
         self._call("on_checkpoint", text)
 

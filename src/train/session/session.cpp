@@ -110,6 +110,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       backend_(backend_for(options.engine)),
       workers_(options.workers.communicator),
       checks_(options.engine.warn) {
+  workers_.set_rows_of_unit(rows_of_unit(loss.function));
   if (workers_.has_others()) {
     if (training_ != nullptr) {
       throw OptionError({.what = "the training that the model's file describes cannot be shared "
