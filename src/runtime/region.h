@@ -89,6 +89,7 @@ class Region final : public Execution {
 
   device::Stream& stream() const { return *context_.options.stream; }
   device::Address resolve(const Location& location) const;
+  device::Address output_address(std::size_t i) const;
   Tensor result_of(std::size_t call, const PlanResult& result) const;
   void set_feed(std::size_t i, device::Address address);
   void run_call(std::size_t i);
