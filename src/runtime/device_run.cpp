@@ -15,11 +15,7 @@ void DeviceCells::update(const opdef::StepCells& cells) {
 
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
                      DeviceCells& cells)
-    : plan_(plan),
-      device_(device),
-      stream_(stream),
-      cells_(cells),
-      feeds_(plan.feed_bytes.size()) {
+    : plan_(plan), device_(device), stream_(stream), cells_(cells), feeds_(plan.feed_bytes.size()) {
   for (const Tensor& constant : plan.constants) {
     constants_.push_back(device.allocate(constant.size_bytes()));
     stream.copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
@@ -59,6 +55,12 @@ void DeviceRun::copy_feeds() {
     if (feed.on_host == nullptr) continue;
     stream_.copy_in(feed.slot.address, feed.on_host, plan_.feed_bytes[i]);
   }
+}
+
+std::int64_t DeviceRun::slot_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Feed& feed : feeds_) bytes += feed.slot.bytes;
+  return bytes;
 }
 
 device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) const {

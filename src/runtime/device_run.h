@@ -49,6 +49,8 @@ class DeviceRun {
   /// Feed `i` is read from elsewhere.
   void release(std::size_t i) { feeds_[i].on_host = nullptr; }
   void copy_feeds();
+  /// Bytes of the slots.
+  std::int64_t slot_bytes() const;
 
   /// The call of the plan's copy `i`, whose arguments are source and destination.
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
@@ -69,9 +71,9 @@ class DeviceRun {
   DeviceCells& cells_;
   std::vector<device::Buffer> constants_;
   std::vector<Feed> feeds_;
-  std::vector<device::ByteCopy> copies_;            // data of the copies' calls
-  std::vector<device::CallPlace> places_;           // of all steps, then the copies
-  std::vector<device::Operand> copy_operands_;      // two for each copy
+  std::vector<device::ByteCopy> copies_;                    // data of the copies' calls
+  std::vector<device::CallPlace> places_;                   // of all steps, then the copies
+  std::vector<device::Operand> copy_operands_;              // two for each copy
   std::vector<std::span<const device::Operand>> operands_;  // of all calls
 };
 

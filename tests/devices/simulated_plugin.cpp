@@ -6,3 +6,7 @@ extern "C" [[gnu::visibility("default")]] const onnxgrad::device::DevicePlugin*
 onnxgrad_device_plugin() {
   return &onnxgrad::device::testing::simulated_plugin();
 }
+
+extern "C" [[gnu::visibility("default")]] std::int64_t onnxgrad_simulated_copies() {
+  return onnxgrad::device::testing::simulated_copies();
+}

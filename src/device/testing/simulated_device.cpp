@@ -26,6 +26,9 @@ namespace {
 constexpr std::uintptr_t kTag = std::uintptr_t{1} << 62;
 constexpr int kPoison = 0xFF;  // NaN as floating-point number, -1 as integer
 constexpr std::size_t kMostQueued = 4096;
+constexpr std::int32_t kExtensionDevice = 12;  // kDLExtDev of DLPack
+
+std::atomic<std::int64_t> copies_between_memories = 0;  // of all devices
 
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "simulated device: %s\n", what);
@@ -120,6 +123,7 @@ class SimulatedStream final : public Stream {
   void wait_for(const Event& event) override { event.wait(); }
 
   void copy_in(Address to, const std::byte* from, std::int64_t bytes) override {
+    ++copies_between_memories;
     give([this, to, kept = std::vector<std::byte>(from, from + bytes)] {
       const auto size = static_cast<std::int64_t>(kept.size());
       std::memcpy(memory_.pointer(to, size), kept.data(), kept.size());
@@ -127,6 +131,7 @@ class SimulatedStream final : public Stream {
   }
 
   void copy_out(std::byte* to, Address from, std::int64_t bytes) override {
+    ++copies_between_memories;
     std::memset(to, kPoison, static_cast<std::size_t>(bytes));
     give([this, to, from, bytes] {
       std::memcpy(to, memory_.pointer(from, bytes), static_cast<std::size_t>(bytes));
@@ -198,7 +203,9 @@ class SimulatedStream final : public Stream {
 
 class SimulatedDevice final : public Device {
  public:
-  std::string name() const override { return "simulated"; }
+  explicit SimulatedDevice(int index) : index_(index) {}
+  std::string name() const override { return "simulated:" + std::to_string(index_); }
+  DlpackDevice dlpack_device() const override { return {.type = kExtensionDevice, .id = index_}; }
   bool is_host() const override { return false; }
   std::int64_t alignment() const override { return 256; }
   bool uses_host_threads() const override { return true; }  // its kernels are those of the CPU
@@ -220,20 +227,23 @@ class SimulatedDevice final : public Device {
     return {.address = address, .bytes = bytes, .owner = std::move(owner)};
   }
 
+  const int index_;
   Memory memory_;
 };
 
 // Two, so that their numbers are used.
 int count() { return 2; }
 
-std::unique_ptr<Device> make_device(int /*index*/) { return std::make_unique<SimulatedDevice>(); }
+std::unique_ptr<Device> make_device(int index) { return std::make_unique<SimulatedDevice>(index); }
 
 }  // namespace
 
 Device& simulated_device() {
-  static SimulatedDevice device;
+  static SimulatedDevice device(0);
   return device;
 }
+
+std::int64_t simulated_copies() { return copies_between_memories; }
 
 Device& test_device() {
   const char* wanted = std::getenv("ONNXGRAD_DEVICE");

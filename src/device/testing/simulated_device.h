@@ -1,6 +1,8 @@
 #ifndef ONNXGRAD_DEVICE_TESTING_SIMULATED_DEVICE_H_
 #define ONNXGRAD_DEVICE_TESTING_SIMULATED_DEVICE_H_
 
+#include <cstdint>
+
 #include "device/device.h"
 #include "device/plugin.h"
 
@@ -12,6 +14,9 @@ namespace onnxgrad::device::testing {
 /// memory that a copy has not reached yet, is filled with NaN. Arguments that are not memory of the
 /// device, and memory that is freed while work for it is queued, end the process with a message.
 Device& simulated_device();
+
+/// Copies from and to host memory so far, on all of them.
+std::int64_t simulated_copies();
 
 /// The device that test binaries run on: simulated_device() if the environment has
 /// ONNXGRAD_DEVICE=simulated, else cpu().
