@@ -146,6 +146,12 @@ void DeviceRun::copy_feeds() {
   }
 }
 
+std::int64_t DeviceRun::slot_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Feed& feed : feeds_) bytes += feed.slot.bytes;
+  return bytes;
+}
+
 device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) const {
   return {
       .fn = device_.step_kernels().copy_bytes, .data = &copies_[i], .args = args, .num_args = 2};

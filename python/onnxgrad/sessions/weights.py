@@ -83,7 +83,10 @@ class SessionWeights:
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights, by name: the next step changes them."""
+        """Read-only views of the current weights, by name: the next step changes them.
+
+        On other devices than the CPU they are copies.
+        """
         views = {name: from_native(value) for name, value in self._core.weights().items()}
         for view in views.values():
             view.flags.writeable = False
