@@ -240,7 +240,8 @@ for device in ("cpu", "toy"):
     trained.append(trainer)
 for name, value in trained[0].session.state().items():
     np.testing.assert_allclose(value, trained[1].session.state()[name], rtol=2e-6, atol=2e-6)
-print("MatMul" in trained[1].session.plan_summary(), "on the CPU" in trained[1].session.plan_summary())
+summary = trained[1].session.plan_summary()
+print("MatMul" in summary, "on the CPU" in summary)
 """
 
 
