@@ -149,10 +149,12 @@ class Emitter {
   Emitter(ir::Graph& graph, const PassContext& context)
       : graph_(graph), context_(context), uses_(graph) {}
 
-  /// Makes the node of a group; nullptr if the device does not prefer it.
+  /// Makes the node of a group; nullptr if the device does not prefer it, and the CPU does not run
+  /// it instead.
   ir::Node* emit(const ElementwiseGroup& group) {
     ir::Node made = node_of(group);
-    if (!context_.prefers(made)) return nullptr;
+    const bool is_single = group.size() == 1;
+    if (!context_.prefers(made) && !(is_single && context_.is_left_to_cpu(made))) return nullptr;
     return graph_.make_node(made.op_type, std::move(made.inputs), made.outputs, made.name,
                             std::move(made.attributes), made.domain);
   }

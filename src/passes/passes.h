@@ -31,6 +31,9 @@ struct PassContext {
   /// made (candidate.h), so that passes know no sizes of caches and no costs. Its shapes are known.
   /// See opdef::KernelRequest::is_candidate.
   std::function<bool(const ir::Node&)> prefers = [](const ir::Node&) { return false; };
+  /// Whether the CPU runs a node for a device that has no kernel for it: the form of single
+  /// element-wise nodes.
+  std::function<bool(const ir::Node&)> is_left_to_cpu = [](const ir::Node&) { return false; };
   /// Types that are numbers need not be inferred again.
   bool is_inferred = false;
   /// Nodes whose types are known to be those that would be inferred; nullptr: none.

@@ -53,6 +53,9 @@ class Compiler {
     context.prefers = [this](const ir::Node& node) {
       return has_kernel(node, engine_.kernels, /*is_candidate=*/true);
     };
+    context.is_left_to_cpu = [this](const ir::Node& node) {
+      return !engine_.device.is_host() && has_kernel(node, engine_.on_host());
+    };
     lower(*inferer);
     passes::fold_constants(graph(), context);
     context.is_inferred = true;
