@@ -13,8 +13,8 @@
 #include "base/rounding.h"
 #include "device/host_threads.h"
 #include "ir/pointer_map.h"
-#include "ir/static_size.h"
 #include "onnxgrad/error.h"
+#include "opdef/layout_order.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
@@ -23,18 +23,14 @@
 namespace onnxgrad::runtime {
 namespace {
 
-std::int64_t bytes_of(const ir::Value* value) {
-  const auto bytes = ir::static_bytes(*value);
-  ONNXGRAD_ASSERT(bytes.has_value());
-  return *bytes;
-}
-
 /// The kernels of all nodes of a graph that are not views, on as many threads as pay.
 class Kernels {
  public:
-  Kernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine, int threads,
-          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
-      : engine_(engine),
+  Kernels(const ir::Graph& graph, const ViewRoots& roots, const Layouts& layouts,
+          const Engine& engine, int threads, bool keeps_constants,
+          const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
+      : layouts_(layouts),
+        engine_(engine),
         threads_(threads),
         keeps_constants_(keeps_constants),
         bodies_(bodies),
@@ -91,6 +87,7 @@ class Kernels {
     opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
     request.keeps_constants = keeps_constants_;
     request.packed = packed_;
+    layouts_.describe(request);
     Chosen& chosen = chosen_[&node];
     chosen = prepare(request);
     if (chosen.kernel.flops > 0) {
@@ -114,10 +111,12 @@ class Kernels {
     std::string reasons;
     auto kernel = select_kernel(engine_.kernels, request, &reasons);
     if (!kernel) throw_no_kernel(request.node, reasons);
+    Layouts::check(request, *kernel);
     const double cost_ns = estimate_ns(request, *kernel);
     return {.kernel = *std::move(kernel), .cost_ns = cost_ns, .threads = request.threads};
   }
 
+  const Layouts& layouts_;
   const Engine& engine_;
   int threads_;
   bool keeps_constants_;
@@ -182,6 +181,7 @@ class Planner {
   };
 
   const ir::Value* root(const ir::Value* value) const { return roots_.of(value); }
+  std::int64_t bytes_of(const ir::Value* value) const { return binding_.layouts.bytes_of(value); }
   const opdef::PreparedKernel& kernel(std::size_t i) const { return *prepared_[i]; }
 
   void find_nodes(const std::vector<ir::Node*>& order) {
@@ -211,16 +211,17 @@ class Planner {
       if (output == nullptr || !is_floating(output->dtype())) continue;
       step.results.push_back({.arg = node.inputs.size() + o,
                               .name = output->name,
-                              .dtype = output->dtype(),
-                              .num_elements = output->type.fixed_dims().num_elements()});
+                              .desc = {.dtype = output->dtype(),
+                                       .dims = output->type.fixed_dims(),
+                                       .layout = binding_.layouts.of(output)}});
     }
     step.operands = describe_operands(node, step);
     if (!engine_.device.is_host()) step.uses = uses_of(node, step.kernel);
     return step;
   }
 
-  static std::vector<device::Operand> uses_of(const ir::Node& node,
-                                              const opdef::PreparedKernel& kernel) {
+  std::vector<device::Operand> uses_of(const ir::Node& node,
+                                       const opdef::PreparedKernel& kernel) const {
     std::vector<device::Operand> uses;
     for (const ir::Value* input : node.inputs) {
       uses.push_back({.bytes = input == nullptr ? 0 : bytes_of(input), .is_read = true});
@@ -504,7 +505,7 @@ class Planner {
     plan_.copies.insert(plan_.copies.end(), commits.begin(), commits.end());
   }
 
-  static std::string describe_operands(const ir::Node& node, const PlanStep& step) {
+  std::string describe_operands(const ir::Node& node, const PlanStep& step) const {
     constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
     std::string text;
     text.reserve(64 * step.args.size());
@@ -516,6 +517,10 @@ class Planner {
       text += value->name;
       text += ' ';
       text += value->type.to_string();
+      if (const opdef::Layout layout = binding_.layouts.of(value); !layout.is_plain()) {
+        text += ' ';
+        text += opdef::to_string(layout);
+      }
       text += " @";
       text += kKinds[static_cast<int>(at.kind)];
       text += ' ';
@@ -600,7 +605,7 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
   const bool is_tight = memory == PlanMemory::kLimited;
-  const Kernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
+  const Kernels kernels(graph, roots, binding.layouts, engine, threads, !is_tight, bodies, packed);
   std::vector<const ir::Node*> first;
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "device/host_threads.h"
 #include "opdef/collectives.h"
+#include "opdef/layout_order.h"
 #include "runtime/bodies.h"
 #include "runtime/finite.h"
 #include "runtime/tail_cache.h"
@@ -292,8 +293,10 @@ void Region::run_call(std::size_t i) {
 std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
   const PlanStep& step = compiled_.plan.steps[call];
   for (const PlanResult& result : step.results) {
-    const Tensor values = host_tensor(device::address_of(calls_[call].args[result.arg]),
-                                      {.dtype = result.dtype, .dims = {result.num_elements}});
+    const auto& [dtype, dims, layout] = result.desc;
+    Tensor values = host_tensor(device::address_of(calls_[call].args[result.arg]),
+                                {.dtype = dtype, .dims = opdef::stored_dims(dims, layout)});
+    if (!layout.is_plain()) values = in_plain_order(values, dims, layout);
     if (all_finite({&values, 1})) continue;
     return NonFinite{
         .node = step.node, .op_type = step.op_type, .value = result.name, .position = call};
