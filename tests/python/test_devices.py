@@ -11,10 +11,12 @@ import pytest
 
 import onnxgrad as og
 from onnxgrad import devices
+from precision_kinds import convolutions
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
+CHANNELS_LAST = BUILD / "tests/libonnxgrad_channels_last_device.so"
 
 pytestmark = pytest.mark.skipif(
     not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build lacks"
@@ -156,3 +158,18 @@ def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(og.DeviceError, match="built for another onnxgrad") as error:
         devices.load_plugin(other)
     assert f"this onnxgrad '{og.__version__} GNU" in str(error.value)
+
+
+def test_kernels_in_a_layout_of_their_own():
+    devices.load_plugin(CHANNELS_LAST)  # last: the lists of devices above lack it
+    model, feeds, classes = convolutions(False, 3)
+    random = np.random.default_rng(0)
+    X = random.normal(size=feeds["X"].shape).astype(np.float32)
+    y = random.integers(0, classes, len(X))
+    here, there = (
+        trained(model, (X, y), device=device) for device in ("cpu", "simulated_channels_last")
+    )
+    same(here.session.state(), there.session.state())
+    np.testing.assert_array_equal(here.predict(X), there.predict(X))
+    assert "ConvertLayout" in there.session.plan_summary()
+    assert "ConvertLayout" not in here.session.plan_summary()
