@@ -1,14 +1,16 @@
-"""The devices that sessions can compute on."""
+"""The devices that sessions can compute on, and arrays in their memory."""
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text
+from onnxgrad.data.arrays import to_native
+from onnxgrad.data.device_arrays import DeviceArray
 
-__all__ = ["Device", "available", "load_plugin"]
+__all__ = ["Device", "DeviceArray", "available", "load_plugin", "to_device"]
 
 
 class Device(NamedTuple):
@@ -38,6 +40,26 @@ def available() -> list[Device]:
         If a plugin cannot be loaded; see `load_plugin`.
     """
     return [Device(name, origin) for name, origin in _core.devices()]
+
+
+def to_device(array: Any, device: str) -> DeviceArray:
+    """Return a copy of an array in the memory of a device.
+
+    Parameters
+    ----------
+    array : array
+        That of any library.
+    device : str
+        One of `available`.
+
+    Raises
+    ------
+    DeviceError
+        There is no such device, or no memory for it.
+    DataError
+        An array of strings.
+    """
+    return DeviceArray(_core.device_tensor_of(to_native(array, "array"), device))
 
 
 def load_plugin(path: str | os.PathLike[str]) -> None:

@@ -4,11 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "base/memory_budget.h"
 #include "device/step_kernels.h"
 #include "device/work.h"
+#include "onnxgrad/devices.h"
 #include "onnxgrad/tensor.h"
 #include "opdef/kernel.h"
 
@@ -75,6 +78,9 @@ class Stream {
   virtual void copy(Address to, Address from, std::int64_t bytes) = 0;
   /// Waits until all work is done. Throws: what the work threw.
   virtual void synchronize() = 0;
+  /// The pointer by which other libraries know the stream, as in DLPack. nullopt: they do not, and
+  /// wait on the host.
+  virtual std::optional<std::intptr_t> foreign_handle() const { return std::nullopt; }
 
   /// Returns a copy of a dense tensor in host memory; waits for it.
   Tensor read(Address from, DataType dtype, const Dims& dims);
@@ -85,15 +91,25 @@ class Stream {
 class Device {
  public:
   virtual ~Device() = default;
+  /// As users write it: "cpu", "simulated:0".
   virtual std::string name() const = 0;
+  /// Its memory for other libraries; a device that is not the host has its own.
+  virtual DlpackDevice dlpack_device() const { return {}; }
+  /// Makes the work that another library submits to its stream from now on, given as in DLPack,
+  /// begin after a point of a stream of this device. Any thread.
+  virtual void order_after(const Event& event, std::intptr_t /*foreign_stream*/) { event.wait(); }
   /// True: addresses are host pointers, kernels may be called directly, and each is done when it
   /// returns.
   virtual bool is_host() const = 0;
   /// Alignment of buffers and of what is laid out in them: a power of two, in bytes.
   virtual std::int64_t alignment() const = 0;
-  /// Returns uninitialised memory, charged to the memory budget of this thread. Throws:
-  /// DeviceError.
+  /// Returns uninitialised memory, charged to budget(). Throws: DeviceError.
   Buffer allocate(std::int64_t bytes);
+  /// Bytes of its memory; 0: not known.
+  virtual std::int64_t memory_bytes() const { return 0; }
+  /// The part of a budget that its memory is charged to: on the host the budget itself.
+  std::shared_ptr<base::MemoryBudget> budget(
+      const std::shared_ptr<base::MemoryBudget>& whole = base::current_budget()) const;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// How many streams the calls of one submission can be spread over.
   virtual int num_compute_streams() const { return 1; }

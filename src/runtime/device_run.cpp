@@ -89,7 +89,8 @@ void DeviceRun::copy_constants() {
   }
 }
 
-// The copies belong to the last segment, if nothing has to be done between.
+// The copies belong to the last segment, if nothing has to be done between and one stream has run
+// all that they read.
 void DeviceRun::add_parts() {
   for (const Segment& segment : plan_.segments) {
     parts_.push_back({.begin = segment.begin, .end = segment.end});
@@ -100,6 +101,10 @@ void DeviceRun::add_parts() {
       !plan_.last_transfers.empty()) {
     return;
   }
+  const Segment& last = plan_.segments.back();
+  const auto steps = std::span(plan_.steps).subspan(last.begin, last.end - last.begin);
+  if (std::ranges::any_of(steps, [](const PlanStep& step) { return step.place.stream != 0; }))
+    return;
   parts_.pop_back();
   parts_.back().end = end;
   parts_.push_back({.begin = end, .end = end});
@@ -140,6 +145,12 @@ void DeviceRun::copy_feeds() {
     if (feed.on_host == nullptr || !feed.is_on_device) continue;
     stream_.copy_in(feed.slot.address, feed.on_host, plan_.feed_bytes[i]);
   }
+}
+
+std::int64_t DeviceRun::slot_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Feed& feed : feeds_) bytes += feed.slot.bytes;
+  return bytes;
 }
 
 device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) const {

@@ -62,6 +62,8 @@ class DeviceRun {
   /// Feed `i` is read from elsewhere on the device.
   void release(std::size_t i);
   void copy_feeds();
+  /// Bytes of the slots.
+  std::int64_t slot_bytes() const;
 
   /// The call of the plan's copy `i`, whose arguments are source and destination.
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;

@@ -11,6 +11,7 @@
 
 #include "device/device.h"
 #include "ir/graph.h"
+#include "onnxgrad/device_tensor.h"
 #include "opdef/kernel.h"
 
 // An Execution is a plan bound to the state of an Executor and to an arena: bind inputs, run, read
@@ -122,6 +123,8 @@ class Execution {
   /// A copy of output `i` of the last run. The next run of any plan overwrites the
   /// original.
   virtual Tensor output_tensor(std::size_t i) const = 0;
+  /// Such a copy in the memory of the device, which may be made after the call.
+  virtual DeviceTensor output_on_device(std::size_t i) const = 0;
   /// One step like run(), but checks each floating-point result and stops at the first that is
   /// not finite (the state may then be half updated). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.

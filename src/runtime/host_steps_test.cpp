@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -11,6 +12,7 @@
 
 #include "autodiff/gradient.h"
 #include "device/testing/simulated_kernels.h"
+#include "device/testing/simulated_recording.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
@@ -285,6 +287,39 @@ TEST(Recordings, WorkIsRepeatedWhileArgumentsStay) {
     }
     EXPECT_TRUE(state.equals(reference.read_state(0)));
   }
+}
+
+// y = 2 x, by a kernel that cannot be recorded.
+void twice(const void* /*data*/, opdef::KernelArgs args, const opdef::Launch& /*launch*/) {
+  for (int i = 0; i < 4; ++i) args.at<float>(1)[i] = 2 * args.at<float>(0)[i];
+}
+
+opdef::KernelOffer offer_twice(const opdef::KernelRequest& /*request*/) {
+  device::testing::RecordingRules::of_process().forbid(twice);
+  opdef::KernelOffer offer;
+  offer.kernel.fn = twice;
+  offer.kernel.not_recordable = "it waits";
+  return offer;
+}
+
+TEST(Recordings, LeaveOutKernelsThatSaySo) {
+  Draft draft;
+  ir::GraphBuilder& g = draft.g;
+  Value* x = g.op("Tanh", {draft.input("x", Dims{4})});
+  draft.model.graph->outputs = {g.op("Tanh", {g.op("Hardmax", {x})})};
+  opdef::KernelRegistry kernels = builtin_engine().on_host();
+  kernels.add("", "Hardmax", 100, offer_twice);
+  CountingDevice device;
+  Executor executor(draft.done(), on_device(device, kernels));
+  const std::vector<Tensor> inputs{ramp({4}, 0.1)};
+  for (int step = 0; step < 4; ++step) {
+    const auto y = executor.run(inputs)[0].to_doubles();
+    EXPECT_NEAR(y[1], std::tanh(2 * std::tanh(0.2)), 1e-6);
+  }
+  EXPECT_EQ(device.counts.records, 2);
+  EXPECT_EQ(device.counts.runs, 2 + 4);
+  EXPECT_THAT(executor.prepare({Dims{4}}).to_text(),
+              HasSubstr("submitted, 0 bytes copied: Hardmax"));
 }
 
 // Bodies stay on the device: nothing is copied to the host but what decides how often they run.

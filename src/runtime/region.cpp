@@ -518,6 +518,16 @@ std::int64_t Region::scratch_bytes() const {
 }
 
 std::int64_t Region::constant_bytes() const {
+  if (is_on_host()) return own_constant_bytes();
+  std::int64_t total = 0;
+  for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
+  return total;
+}
+
+std::int64_t Region::host_constant_bytes() const { return is_on_host() ? 0 : own_constant_bytes(); }
+
+// The constants in host memory.
+std::int64_t Region::own_constant_bytes() const {
   const std::string_view known = context_.options.counted_elsewhere;
   const auto* const first = reinterpret_cast<const std::byte*>(known.data());
   const std::less<> less;
@@ -525,7 +535,7 @@ std::int64_t Region::constant_bytes() const {
   for (const Tensor& constant : compiled_.plan.constants) {
     const std::byte* at = constant.raw();
     const bool is_known = !less(at, first) && less(at, first + known.size());
-    if (!is_known || !is_on_host()) total += constant.size_bytes();
+    if (!is_known) total += constant.size_bytes();
   }
   return total;
 }

@@ -53,6 +53,7 @@ class Region final : public Execution {
   std::size_t run_series(const StepSeries& series, std::span<double> results) override;
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
+  DeviceTensor output_on_device(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;
   std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const override;
   std::size_t num_kernels() const override { return compiled_.plan.steps.size(); }
@@ -65,10 +66,16 @@ class Region final : public Execution {
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
+  /// See Executor::run_on_device; on a device, with feeds in its memory or the host's.
+  std::vector<DeviceTensor> run_on_device(std::span<const DeviceTensor> feeds);
+  /// Memory of DeviceRun; none on the host.
+  std::int64_t slot_bytes() const { return on_device_ ? on_device_->slot_bytes() : 0; }
   std::int64_t block_bytes() const { return blocks_.bytes(); }
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< size of the largest scratch block
   std::int64_t constant_bytes() const;  ///< size of folded constants and of those of kernels
+  /// Bytes of these that the host keeps for a plan on another device; 0 on the host.
+  std::int64_t host_constant_bytes() const;
   /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
@@ -89,6 +96,7 @@ class Region final : public Execution {
 
   device::Stream& stream() const { return *context_.options.stream; }
   device::Address resolve(const Location& location) const;
+  device::Address output_address(std::size_t i) const;
   Tensor result_of(std::size_t call, const PlanResult& result) const;
   void set_feed(std::size_t i, device::Address address);
   void run_call(std::size_t i);
@@ -96,6 +104,7 @@ class Region final : public Execution {
   void run_with_workers(const opdef::Launch& launch);
   std::optional<NonFinite> find_non_finite(std::size_t call) const;
   std::size_t num_outputs() const;
+  std::int64_t own_constant_bytes() const;
   template <class F>
   std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;

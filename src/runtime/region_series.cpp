@@ -12,6 +12,11 @@
 
 namespace onnxgrad::runtime {
 
+device::Address Region::output_address(std::size_t i) const {
+  if (compiled_.tail) return current_tail_->output_address(i);
+  return resolve(compiled_.plan.outputs[i].location);
+}
+
 // The memory of a feed that the series fills; kNull: nothing here reads it.
 device::Address Region::use_slot(std::size_t feed) {
   if (!reads(feed)) return device::Address::kNull;

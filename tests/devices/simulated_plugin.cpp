@@ -14,3 +14,8 @@ extern "C" [[gnu::visibility("default")]] std::int64_t onnxgrad_simulated_host_r
   const onnxgrad::device::testing::HostReads reads = onnxgrad::device::testing::host_reads();
   return reads.waits + reads.copies_out;
 }
+
+/// Returns how many copies from and to host memory there were.
+extern "C" [[gnu::visibility("default")]] std::int64_t onnxgrad_simulated_copies() {
+  return onnxgrad::device::testing::simulated_copies();
+}

@@ -3,24 +3,28 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 import onnxgrad as og
+from compat_models import polynomial, polynomial_data
 from onnxgrad import devices
+from onnxgrad.compat.onnxcustom.training.optimizers import OrtGradientOptimizer
+from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import device_to_providers
+from onnxgrad.compat.onnxcustom.utils.orttraining_helper import add_loss_output
+from onnxgrad.compat.onnxruntime import _InferenceSession as compat_session
+from onnxgrad.sklearn import OnnxRegressor
 from precision_kinds import convolutions
+from support import PLUGIN, needs_plugin
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
-PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
-CHANNELS_LAST = BUILD / "tests/libonnxgrad_channels_last_device.so"
+CHANNELS_LAST = PLUGIN.with_name("libonnxgrad_channels_last_device.so")
+TOY = PLUGIN.with_name("libonnxgrad_toy_device.so")
 
-pytestmark = pytest.mark.skipif(
-    not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build lacks"
-)
+pytestmark = needs_plugin
+
+WEIGHTS = ["init", "init_1", "init_b10"]  # of polynomial()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,6 +78,18 @@ def test_other_sessions(linear_proto, linear_data):
         (output,) = one.forward([X])
         gradients.append(one.backward([np.ones_like(output)]).weights)
     same(*gradients)
+
+
+def run_cli(arguments, folder):
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxgrad", *map(str, arguments)],
+        env={**os.environ, "ONNXGRAD_DEVICE_PLUGINS": str(PLUGIN)},
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
 
 
 def test_the_command_line(linear_file, linear_data, tmp_path):
@@ -135,6 +151,55 @@ def test_what_a_device_leaves_to_the_cpu(tmp_path):
         og.report(file, device="tpu")
 
 
+def by_estimator(device, model, rows):
+    estimator = OnnxRegressor(model, max_iter=2, random_state=0, device=device)
+    return estimator.fit(*rows).predict(rows[0])
+
+
+def by_gradient_check(device, model, rows):
+    check = og.check_gradients(model, {"X": rows[0][:5]}, device=device)
+    assert check.ok
+    return str(check)
+
+
+def by_onnxcustom(device, _model, _rows):
+    optimizer = OrtGradientOptimizer(
+        add_loss_output(polynomial()), WEIGHTS, learning_rate=0.1, max_iter=3, device=device
+    )
+    np.random.seed(0)  # noqa: NPY002
+    optimizer.fit(*polynomial_data())
+    return np.concatenate([np.ravel(optimizer.trained_coef_[name]) for name in WEIGHTS])
+
+
+def by_provider(device, model, rows):
+    providers = device_to_providers(device)
+    session = compat_session(model, providers=providers)
+    assert session.get_providers()[0].lower().startswith(device.partition(":")[0])
+    return session.run(None, {"X": rows[0]})[0]
+
+
+@pytest.mark.parametrize("way", [by_estimator, by_gradient_check, by_onnxcustom, by_provider])
+def test_further_ways(way, linear_proto, linear_data):
+    found = [way(device, linear_proto, linear_data) for device in ("cpu", "simulated:1")]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "check"])
+def test_flags(command, linear_file, linear_data, tmp_path):
+    X, y = linear_data
+    np.savez(tmp_path / "rows.npz", X=X, label=y)
+    more = {
+        "evaluate": ["--data", tmp_path / "rows.npz", "--target", "label"],
+        "predict": ["--data", tmp_path / "rows.npz", "--ignored", "label"],
+        "check": [],
+    }[command]
+    printed = [
+        run_cli([command, linear_file, *more, "--device", device], tmp_path)
+        for device in ("cpu", "simulated")
+    ]
+    assert printed[0] == printed[1]
+
+
 @pytest.mark.parametrize("device", ["tpu", "simulated:2", "simulated:x", "cpu:1", "cuda"])
 def test_devices_that_are_not_there(linear_proto, device):
     with pytest.raises(og.DeviceError, match=f"there is no device '{device}'") as error:
@@ -158,6 +223,39 @@ def test_files_that_are_no_plugins(tmp_path):
     with pytest.raises(og.DeviceError, match="built for another onnxgrad") as error:
         devices.load_plugin(other)
     assert f"this onnxgrad '{og.__version__} GNU" in str(error.value)
+
+
+TOY_SCRIPT = """
+import sys
+
+import numpy as np
+import onnxgrad as og
+from onnxgrad import devices
+
+devices.load_plugin(sys.argv[1])
+X = np.random.default_rng(0).normal(size=(96, 2)).astype(np.float32)
+y = (X @ np.array([[1.0], [-2.0]]) + 0.5).astype(np.float32)
+trained = []
+for device in ("cpu", "toy"):
+    trainer = og.Trainer(sys.argv[2], optimizer="adam", lr=0.05, seed=3, device=device)
+    trainer.fit(X, y, epochs=3, batch_size=32, validation=0.25, verbose=0)
+    trained.append(trainer)
+for name, value in trained[0].session.state().items():
+    np.testing.assert_allclose(value, trained[1].session.state()[name], rtol=2e-6, atol=2e-6)
+summary = trained[1].session.plan_summary()
+print("MatMul" in summary, "on the CPU" in summary)
+"""
+
+
+def test_the_device_of_the_documentation(linear_file):
+    """Its one kernel computes on it, all other operators on the CPU."""
+    run = subprocess.run(
+        [sys.executable, "-c", TOY_SCRIPT, str(TOY), str(linear_file)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout.split() == ["True", "True"]
 
 
 def test_kernels_in_a_layout_of_their_own():

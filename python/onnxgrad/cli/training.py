@@ -497,7 +497,7 @@ def _end_together(options: SimpleNamespace, ended: KeyboardInterrupt | None) -> 
 def _keep_interrupted(trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None) -> None:
     if not options.is_first:
         return
-    if options.output is not None:
+    if options.output is not None and not trainer.session._awaits_rows:
         save_output(trainer, options.output)
         print_stderr(printable(f"wrote {options.output} as it was when interrupted"))
     if folder is not None:

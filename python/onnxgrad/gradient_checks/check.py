@@ -135,6 +135,7 @@ def check_gradients(
     seed: int = 0,
     tolerance: float | None = None,
     dims: Mapping[str, int] | None = None,
+    device: str | None = None,
 ) -> GradientCheck:
     """Compare the gradients of a model with differences of the model.
 
@@ -167,6 +168,8 @@ def check_gradients(
         only.
     dims : dict of str to int, default=None
         Sizes of the model's named dimensions, for inputs that are drawn; 3 for others.
+    device : str, default=None
+        Device to compute on, as of an `InferenceSession`.
 
     Returns
     -------
@@ -197,6 +200,7 @@ def check_gradients(
         tolerance=tolerance,
         dims=dims,
         source="feeds=",
+        device=device,
     )
 
 
@@ -211,6 +215,7 @@ def check_with_source(
     tolerance: float | None,
     dims: Mapping[str, int] | None,
     source: str,
+    device: str | None = None,
 ) -> GradientCheck:
     """Implement `check_gradients`; `source` is the option for inputs that messages name."""
     core = to_core_model(model)
@@ -243,6 +248,7 @@ def check_with_source(
             "outputs": floating,
             "samples": None if samples is None else positive_int("samples", samples),
             "seed": positive_int("seed", seed, 0),
+            "device": device,
         },
         sizes,
         source,

@@ -22,7 +22,15 @@ from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import NodeArg, node_args
-from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.arrays import (
+    ArrayLike,
+    are_on_device,
+    from_native,
+    from_native_list,
+    to_feeds,
+    to_native,
+)
+from onnxgrad.data.device_arrays import result
 from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.precision import as_precision
@@ -168,6 +176,8 @@ class ForwardBackward:
         self,
         inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike] | np.ndarray[Any, Any],
         training: bool = True,
+        *,
+        to_host: bool = True,
     ) -> Outputs:
         """Return the outputs for `inputs`.
 
@@ -178,6 +188,9 @@ class ForwardBackward:
             and the outputs must not be changed before the backward pass.
         training : bool, default=True
             Whether to save what a backward pass needs.
+        to_host : bool, default=True
+            False: outputs stay in the memory of the device; see `InferenceSession.run`. What a
+            backward pass needs is always there.
 
         Returns
         -------
@@ -200,9 +213,15 @@ class ForwardBackward:
                 hint="Give all inputs together: a list in their order, or a dictionary by name.",
             )
         feeds = to_feeds(
-            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs"))
+            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs")),
+            in_place=True,
         )
-        outputs, context = self._core.forward(feeds, flag("training", training))
+        training = flag("training", training)
+        if not flag("to_host", to_host) or are_on_device(feeds):
+            placed, context = self._core.forward_on_device(feeds, training)
+            arrays = [result(output, to_host=to_host) for output in placed]
+            return Outputs(arrays, context if training else None)
+        outputs, context = self._core.forward(feeds, training)
         return Outputs(from_native_list(outputs), context if training else None)
 
     def backward(
@@ -211,6 +230,8 @@ class ForwardBackward:
             Mapping[str, ArrayLike] | Sequence[ArrayLike | None] | np.ndarray[Any, Any] | None
         ),
         context: Context | None = None,
+        *,
+        to_host: bool = True,
     ) -> Gradients:
         """Return the gradients of weights and inputs, and close the pass.
 
@@ -222,6 +243,8 @@ class ForwardBackward:
         context : Context, default=None
             ``outputs.context`` of the forward pass; None means the last open one, so that a stack
             of passes is traversed backwards.
+        to_host : bool, default=True
+            False: gradients stay in the memory of the device.
 
         Raises
         ------
@@ -243,9 +266,14 @@ class ForwardBackward:
         _check_names(by_name, self._output_names, "output")
         ordered = [by_name.get(name) for name in self._output_names]
         native = [
-            None if value is None else to_native(value, name)
+            None if value is None else to_native(value, name, in_place=True)
             for name, value in zip(self._output_names, ordered, strict=True)
         ]
+        if not to_host or are_on_device({str(i): one for i, one in enumerate(native)}):
+            pairs = self._core.backward_on_device(native, context)
+            return Gradients(
+                *({name: result(one, to_host=to_host) for name, one in part} for part in pairs)
+            )
         weights, inputs = self._core.backward(native, context)
         return Gradients(
             {name: from_native(value) for name, value in weights.items()},
@@ -278,7 +306,7 @@ class ForwardBackward:
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights and running statistics, by name.
+        """Read-only views (on other devices copies) of weights and running statistics, by name.
 
         Assigning a dictionary copies the given ones. Open passes keep the weights that they were
         run with.

@@ -20,10 +20,17 @@ from onnxgrad.base.checks import (
 )
 from onnxgrad.base.checks import patterns as pattern_list
 from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
-from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
+from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
-from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.arrays import (
+    ArrayLike,
+    are_on_device,
+    from_native,
+    from_native_list,
+    to_feeds,
+    to_native,
+)
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import own_tokens
@@ -45,8 +52,8 @@ from onnxgrad.session_options.model_changes import (
 )
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
-from onnxgrad.sessions.inference import NotPickled, as_declared
-from onnxgrad.sessions.weights import SessionWeights, weight_kind
+from onnxgrad.sessions.inference import NotPickled, as_declared, placed_as_declared
+from onnxgrad.sessions.weights import SessionWeights
 
 if TYPE_CHECKING:
     import os
@@ -213,6 +220,8 @@ class TrainingSession(SessionWeights, NotPickled):
         feeds : dict of str to array
             The inputs of the model, the target [N] or [N, K] under `target_name` (class numbers
             for a classifier; see `encode_target`), and the sample weight [N] if there is one.
+            Inputs in the memory of the session's device are read in place; targets and weights are
+            checked on the host.
 
         Returns
         -------
@@ -227,8 +236,10 @@ class TrainingSession(SessionWeights, NotPickled):
             Shapes that do not fit. The weights have not changed then.
         """
         native = self._feeds(feeds, has_target=True)
+        core = self._core
+        step = core.step_with_device_feeds if are_on_device(native) else core.step
         try:
-            total, rows, outputs = self._core.step(native)
+            total, rows, outputs = step(native)
         except (DataError, ShapeError):
             check_length_of(self, feeds)
             raise
@@ -237,16 +248,26 @@ class TrainingSession(SessionWeights, NotPickled):
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
         """Return loss and accuracy on a batch without an update; `feeds` as for `step`."""
-        result = self._core.evaluate(self._feeds(feeds, has_target=True))
+        native = self._feeds(feeds, has_target=True)
+        core = self._core
+        evaluate = core.evaluate_with_device_feeds if are_on_device(native) else core.evaluate
+        result = evaluate(native)
         return Evaluation(result.loss, result.accuracy, result.rows)
 
     def predict(
-        self, feeds: Mapping[str, ArrayLike], output_names: Sequence[str] | None = None
+        self,
+        feeds: Mapping[str, ArrayLike],
+        output_names: Sequence[str] | None = None,
+        *,
+        to_host: bool = True,
     ) -> list[Any]:
         """Return outputs of the model with the current weights, as `InferenceSession.run` does."""
         names = pattern_list("output_names", output_names)
         native = self._feeds(feeds)
         try:
+            if not flag("to_host", to_host) or are_on_device(native):
+                placed = self._core.predict_on_device(native, names)
+                return placed_as_declared(placed, names, self._core.outputs, to_host=to_host)
             outputs = from_native_list(self._core.predict(native, names))
         except (DataError, ShapeError):
             check_length_of(self, feeds)
@@ -261,7 +282,7 @@ class TrainingSession(SessionWeights, NotPickled):
             if name and name not in feeds:
                 tokens = own_tokens(self._core, feeds)
                 feeds = feeds if tokens is None else {**feeds, name: tokens}
-        return dict(to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds))
+        return to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds, in_place=True)
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs of the model, without target and sample weight."""
@@ -430,30 +451,6 @@ class TrainingSession(SessionWeights, NotPickled):
     def reset(self) -> None:
         """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
-
-    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights.
-
-        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
-        ``"trained"`` where the session has an `average` of them; by default those that it
-        evaluates.
-        """
-        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
-
-    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
-        return deliver(model, kind=self._kind if flag("like", like) else None)
-
-    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
-        """Return the model without its adapters, with weights that do what these did.
-
-        With `like` it is of the kind that was given; see `gradient`.
-
-        Raises
-        ------
-        ModelError
-            There are no adapters, or a weight cannot take them; see `adapters.merge`.
-        """
-        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
 
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False

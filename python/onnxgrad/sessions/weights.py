@@ -1,19 +1,22 @@
-"""The weights of a session and its state: views, copies, lists and averages."""
+"""The weights of a session and its state: models, views, copies, lists and averages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad.base.checks import flag, several, unknown_name
+from onnxgrad.base.models import Kind, deliver
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
-from onnxgrad.errors import DataError
+from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:
     import os
 
-import numpy as np
+    import onnx
 
 __all__ = ["SessionWeights", "weight_kind"]
 
@@ -38,10 +41,52 @@ class SessionWeights:
     """The methods of `TrainingSession` that concern its weights."""
 
     _core: _core.TrainingSession
+    _kind: Kind
+    _awaits_rows: bool  # whether the model is quantized by the rows of the first fit
+
+    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
+        """Return the model as it was loaded, with the current weights.
+
+        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
+        ``"trained"`` where the session has an `average` of them; by default those that it
+        evaluates.
+        """
+        self._check_is_quantized()
+        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
+
+    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
+        return deliver(model, kind=self._kind if flag("like", like) else None)
+
+    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model without its adapters, with weights that do what these did.
+
+        With `like` it is of the kind that was given; see `gradient`.
+
+        Raises
+        ------
+        ModelError
+            There are no adapters, or a weight cannot take them; see `adapters.merge`.
+        """
+        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
+
+    def _check_is_quantized(self) -> None:
+        """Refuse to write a model that `quantize` has yet to change."""
+        if not self._awaits_rows:
+            return
+        raise OptionError(
+            what="quantize= has not measured the ranges of activations yet, so there is no "
+            "quantized model to write",
+            value="quantize",
+            hint="Call fit first, give calibration= some rows, or quantize the weights alone: "
+            "quantize={'weights': 'int8', 'activations': False}.",
+        )
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights, by name: the next step changes them."""
+        """Read-only views of the current weights, by name: the next step changes them.
+
+        On other devices than the CPU they are copies.
+        """
         views = {name: from_native(value) for name, value in self._core.weights().items()}
         for view in views.values():
             view.flags.writeable = False

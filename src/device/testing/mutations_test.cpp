@@ -179,6 +179,7 @@ TEST_F(Mutation, MissingWaitOfTheCopyStream) {
     set_seed(device_, seed);
     std::array<double, 4> results{};
     std::shared_ptr<Event> is_read;
+    stream_->synchronize();
     for (std::size_t i = 0; i < results.size(); ++i) {
       const std::vector<double> values(kCount, static_cast<double>(i));
       if (is_read != nullptr && waits_for_kernel) copies->wait_for(*is_read);

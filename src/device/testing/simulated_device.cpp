@@ -13,6 +13,8 @@
 namespace onnxgrad::device::testing {
 namespace {
 
+constexpr std::int32_t kExtensionDevice = 12;  // kDLExtDev of DLPack
+
 std::uint64_t first_seed() {
   const char* given = std::getenv("ONNXGRAD_SIMULATED_SEED");
   return given == nullptr ? 0 : std::strtoull(given, nullptr, 10);
@@ -20,7 +22,9 @@ std::uint64_t first_seed() {
 
 class SimulatedDevice final : public Device {
  public:
-  std::string name() const override { return "simulated"; }
+  explicit SimulatedDevice(int index) : index_(index) {}
+  std::string name() const override { return "simulated:" + std::to_string(index_); }
+  DlpackDevice dlpack_device() const override { return {.type = kExtensionDevice, .id = index_}; }
   bool is_host() const override { return false; }
   std::int64_t alignment() const override { return 256; }
   bool uses_host_threads() const override { return true; }  // its kernels are those of the CPU
@@ -39,23 +43,28 @@ class SimulatedDevice final : public Device {
     return SimulatedMemory::allocate(parts_->memory, bytes, alignment());
   }
 
+  const int index_;
   std::shared_ptr<SimulatedParts> parts_ = std::make_shared<SimulatedParts>(first_seed());
 };
 
 // Two, so that their numbers are used.
 int count() { return 2; }
 
-std::unique_ptr<Device> make_device(int /*index*/) { return std::make_unique<SimulatedDevice>(); }
+std::unique_ptr<Device> make_device(int index) { return std::make_unique<SimulatedDevice>(index); }
 
 }  // namespace
 
 Device& simulated_device() {
-  static SimulatedDevice device;
+  static SimulatedDevice device(0);
   return device;
 }
 
 HostReads host_reads() {
   return {.waits = SimulatedParts::num_waits, .copies_out = SimulatedParts::num_copies_out};
+}
+
+std::int64_t simulated_copies() {
+  return SimulatedParts::num_copies_in + SimulatedParts::num_copies_out;
 }
 
 void set_seed(Device& simulated, std::uint64_t seed) {

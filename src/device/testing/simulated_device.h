@@ -26,6 +26,8 @@ struct HostReads {
 HostReads host_reads();
 /// Starts the generator of a simulated device's order again.
 void set_seed(Device& simulated, std::uint64_t seed);
+/// Copies from and to host memory so far, on all of them.
+std::int64_t simulated_copies();
 
 /// The device that test binaries run on: simulated_device() if the environment has
 /// ONNXGRAD_DEVICE=simulated, else cpu().

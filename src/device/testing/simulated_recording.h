@@ -10,7 +10,8 @@
 
 #include "device/work.h"
 
-// Conditions for work that the simulated device records, as a device that captures kernels has them.
+// Conditions for work that the simulated device records, as a device that captures kernels has
+// them.
 
 namespace onnxgrad::device::testing {
 

@@ -25,7 +25,8 @@ constexpr std::size_t kLongestZone = 4 * kUnit;
 // NaN in every floating-point type, and bytes that no kernel writes by accident.
 constexpr std::array<std::byte, kLongestZone> kZoneBytes = [] {
   std::array<std::byte, kLongestZone> bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte{i % 2 == 0 ? 0xA5U : 0xFFU};
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = i % 2 == 0 ? std::byte{0xF5} : std::byte{0xFF};
   return bytes;
 }();
 

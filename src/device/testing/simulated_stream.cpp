@@ -164,6 +164,7 @@ void SimulatedStream::wait_for(const Event& event) {
 }
 
 void SimulatedStream::copy_in(Address to, const std::byte* from, std::int64_t bytes) {
+  ++parts_->num_copies_in;
   give([&memory = *parts_->memory, to, kept = std::vector<std::byte>(from, from + bytes)] {
     const auto size = static_cast<std::int64_t>(kept.size());
     std::memcpy(memory.pointer(to, size), kept.data(), kept.size());
@@ -171,6 +172,7 @@ void SimulatedStream::copy_in(Address to, const std::byte* from, std::int64_t by
 }
 
 void SimulatedStream::copy_in_staged(Address to, const std::byte* from, std::int64_t bytes) {
+  ++parts_->num_copies_in;
   give([&memory = *parts_->memory, to, from, bytes] {
     memory.check_staging(from, bytes);
     std::memcpy(memory.pointer(to, bytes), from, static_cast<std::size_t>(bytes));

@@ -22,6 +22,7 @@ struct SimulatedParts {
   std::shared_ptr<SimulatedMemory> memory = std::make_shared<SimulatedMemory>();
   SimulatedSchedule schedule;
   static inline std::atomic<std::int64_t> num_waits = 0;
+  static inline std::atomic<std::int64_t> num_copies_in = 0;
   static inline std::atomic<std::int64_t> num_copies_out = 0;
 };
 

@@ -30,7 +30,8 @@ bool has_texts(const PreparedData& data) {
 }  // namespace
 
 std::int64_t BatchBinder::own_rows(std::int64_t rows) const {
-  return std::max({step_.workers().slice_of(rows).rows, step_.fixed_rows(), std::int64_t{1}});
+  const Workers& workers = step_.workers();
+  return std::max({workers.slice_of(rows).rows, step_.fixed_rows(), workers.rows_of_unit()});
 }
 
 runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, std::int64_t begin,

@@ -92,12 +92,12 @@ class BatchBinder {
   bool is_filled(std::int64_t rows) const { return rows < step_.fixed_rows(); }
   /// Whether rows of this block are copied before they are bound.
   bool needs_staging(const RowBlock& block, bool drop_last) const;
-  /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
+  /// This worker's rows of a batch, or the first unit, which does not count; tells `step`.
   static RowSlice take_slice(StepRunner& step, std::int64_t rows) {
     const RowSlice slice = step.workers().slice_of(rows);
     if (!step.workers().has_others()) return slice;
     step.set_rows(slice, rows);
-    return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
+    return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = step.workers().rows_of_unit()};
   }
   std::int64_t own_rows(std::int64_t rows) const;
   bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const;

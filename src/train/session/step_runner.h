@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 #define ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/losses.h"
 #include "train/graphs/training_graph.h"
 #include "train/session/lbfgs_step.h"
@@ -60,14 +62,24 @@ class Runner {
   std::size_t num_data_ports_;
 };
 
-/// Prepares the plan of a runner for these tensors (order of data_ports()), and binds them.
+/// Prepares the plan of a runner for these tensors (order of data_ports()), and binds them, or
+/// those of `on_device` with the names of the ports: see PlacedFeeds.
 template <class AnyRunner>
-runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors) {
+runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors,
+                             std::span<const NamedDeviceTensor> on_device = {}) {
   std::vector<Dims> dims;
   dims.reserve(tensors.size());
   for (const Tensor* tensor : tensors) dims.push_back(tensor->dims());
   runtime::Execution& plan = runner.prepare(dims);
-  for (std::size_t i = 0; i < tensors.size(); ++i) runner.bind(plan, i, tensors[i]->raw());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = runner.data_ports()[i].name;
+    const auto found = std::ranges::find(on_device, name, &NamedDeviceTensor::name);
+    if (found == on_device.end()) {
+      runner.bind(plan, i, tensors[i]->raw());
+    } else {
+      runner.executor().bind(plan, i, found->tensor);
+    }
+  }
   return plan;
 }
 

@@ -108,13 +108,6 @@ class Preferences(Source):
                 value="loss",
                 hint="Give loss='dpo', or og.data.Tokens of single answers.",
             )
-        parallel = getattr(session, "_data_parallel", None)
-        if parallel is not None and parallel.workers.size > 1:
-            raise OptionError(
-                what="pairs of answers are trained on by one worker",
-                value="dist",
-                hint="Start one process.",
-            )
         reader = _Pairs(self, session)
         return _core.PythonSource(reader.start, reader.next, 2 * self.pairs)
 
