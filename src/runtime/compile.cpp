@@ -72,6 +72,10 @@ class Compiler {
     follow_updates();
     const int threads = options_.threads;
     const PlannedBodies* bodies = region_.bodies.get();
+    if (!engine_.device.is_host()) {
+      binding_.layouts = place_layouts(graph(), engine_, threads, bodies);
+      follow_updates();
+    }
     region_.plan = max_arena_bytes_ ? make_plan_within(graph(), binding_, engine_, threads, bodies,
                                                        max_arena_bytes_)
                                     : make_plan(graph(), binding_, engine_, threads,

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "opdef/collectives.h"
+#include "opdef/layout_order.h"
 
 namespace onnxgrad::runtime {
 
@@ -311,12 +312,13 @@ void DeviceRun::run_alone(std::size_t i, const device::KernelCall& call,
 
 Tensor DeviceRun::result(std::size_t i, const device::KernelCall& call,
                          const PlanResult& result) const {
-  const Dims dims{result.num_elements};
+  const auto& [dtype, dims, layout] = result.desc;
   if (!plan_.steps[i].is_on_host) {
-    return stream_.read(device::address_of(call.args[result.arg]), result.dtype, dims);
+    return stream_.read(device::address_of(call.args[result.arg]), dtype,
+                        opdef::stored_dims(dims, layout));
   }
   auto* const data = const_cast<std::byte*>(on_host_.argument(i, result.arg));  // only read
-  return Tensor::view(result.dtype, dims, data, nullptr);
+  return Tensor::view(dtype, dims, data, nullptr);
 }
 
 Tensor DeviceRun::texts(const PlanOutput& output) const {

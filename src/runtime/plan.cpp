@@ -13,7 +13,6 @@
 #include "base/check.h"
 #include "base/rounding.h"
 #include "ir/pointer_map.h"
-#include "ir/static_size.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
@@ -24,12 +23,6 @@
 
 namespace onnxgrad::runtime {
 namespace {
-
-std::int64_t bytes_of(const ir::Value* value) {
-  const auto bytes = ir::static_bytes(*value);
-  ONNXGRAD_ASSERT(bytes.has_value());
-  return *bytes;
-}
 
 /// Lays out the memory of a graph whose nodes run in the order of a schedule.
 class Planner {
@@ -90,6 +83,7 @@ class Planner {
   };
 
   const ir::Value* root(const ir::Value* value) const { return roots_.of(value); }
+  std::int64_t bytes_of(const ir::Value* value) const { return binding_.layouts.bytes_of(value); }
   const opdef::PreparedKernel& kernel(std::size_t i) const { return *prepared_[i]; }
 
   void find_nodes(const std::vector<ir::Node*>& order) {
@@ -120,10 +114,11 @@ class Planner {
       if (output == nullptr || !is_floating(output->dtype())) continue;
       step.results.push_back({.arg = node.inputs.size() + o,
                               .name = output->name,
-                              .dtype = output->dtype(),
-                              .num_elements = output->type.fixed_dims().num_elements()});
+                              .desc = {.dtype = output->dtype(),
+                                       .dims = output->type.fixed_dims(),
+                                       .layout = binding_.layouts.of(output)}});
     }
-    step.operands = describe_operands(node, step.args);
+    step.operands = describe_operands(node, step.args, binding_.layouts);
     if (!engine_.device.is_host()) {
       step.uses = uses_of(node, step.kernel);
       step.is_on_host = kernels_.is_on_host(&node);
@@ -132,8 +127,8 @@ class Planner {
     return step;
   }
 
-  static std::vector<device::Operand> uses_of(const ir::Node& node,
-                                              const opdef::PreparedKernel& kernel) {
+  std::vector<device::Operand> uses_of(const ir::Node& node,
+                                       const opdef::PreparedKernel& kernel) const {
     std::vector<device::Operand> uses;
     for (const ir::Value* input : node.inputs) {
       // Texts are on the host, whatever the device.
@@ -488,7 +483,8 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
   const bool is_tight = memory == PlanMemory::kLimited;
-  const PlanKernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
+  const PlanKernels kernels(graph, roots, binding.layouts, engine, threads, !is_tight, bodies,
+                            packed);
   std::vector<const ir::Node*> first;
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);

@@ -13,6 +13,7 @@
 #include "ir/graph.h"
 #include "opdef/kernel.h"
 #include "runtime/engine.h"
+#include "runtime/layouts.h"
 #include "runtime/schedule.h"
 
 // A Plan is the result of make_plan for a graph of static shapes: kernels in order, with the
@@ -33,8 +34,7 @@ struct Location {
 struct PlanResult {
   std::size_t arg = 0;  ///< index in the step's args
   std::string name;
-  DataType dtype = DataType::kUndefined;
-  std::int64_t num_elements = 0;
+  opdef::TensorDesc desc;
 };
 
 struct PlanStep {
@@ -133,6 +133,7 @@ struct GraphBinding {
   std::vector<std::size_t> output_blocks = {};
   /// A run that throws leaves all states as they were.
   bool keeps_state_if_thrown = false;
+  Layouts layouts = {};  ///< of the graph's values; see place_layouts()
 };
 
 /// Priority of the memory layout; the results have the same bits.

@@ -29,10 +29,11 @@ void check_view(const ir::Node& node) {
 
 }  // namespace
 
-PlanKernels::PlanKernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine,
-                         int threads, bool keeps_constants, const opdef::BodyCompiler* bodies,
-                         opdef::PackedConstants* packed)
-    : engine_(engine),
+PlanKernels::PlanKernels(const ir::Graph& graph, const ViewRoots& roots, const Layouts& layouts,
+                         const Engine& engine, int threads, bool keeps_constants,
+                         const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
+    : layouts_(layouts),
+      engine_(engine),
       most_threads_(threads),
       threads_(threads),
       keeps_constants_(keeps_constants),
@@ -65,6 +66,7 @@ void PlanKernels::choose(const ir::Node& node) {
   opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
   request.keeps_constants = keeps_constants_;
   request.packed = packed_;
+  layouts_.describe(request);
   Chosen& chosen = chosen_[&node];
   chosen = prepare(request);
   const bool is_on_host = chosen.selected.is_on_host;
@@ -95,6 +97,7 @@ PlanKernels::Chosen PlanKernels::prepare(const opdef::KernelRequest& request) co
   std::string reasons;
   auto selected = select_kernel(engine_, request, &reasons);
   if (!selected) throw_no_kernel(request.node, reasons);
+  Layouts::check(request, selected->kernel);
   const double cost_ns = estimate_ns(request, selected->kernel);
   return {.selected = *std::move(selected), .cost_ns = cost_ns, .threads = request.threads};
 }

@@ -6,6 +6,7 @@
 #include "opdef/kernel.h"
 #include "runtime/engine.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/layouts.h"
 #include "runtime/views.h"
 
 namespace onnxgrad::runtime {
@@ -15,9 +16,9 @@ class PlanKernels {
  public:
   /// The arguments outlive this. `threads`, `bodies`, `packed`: see make_plan(). Throws:
   /// UnsupportedOperatorError (no kernel), ShapeError (a view of another size).
-  PlanKernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine, int threads,
-              bool keeps_constants, const opdef::BodyCompiler* bodies,
-              opdef::PackedConstants* packed);
+  PlanKernels(const ir::Graph& graph, const ViewRoots& roots, const Layouts& layouts,
+              const Engine& engine, int threads, bool keeps_constants,
+              const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed);
 
   const opdef::PreparedKernel& of(const ir::Node* node) const {
     return chosen_.find(node)->selected.kernel;
@@ -39,6 +40,7 @@ class PlanKernels {
   void choose_again(const ir::Node& node);
   Chosen prepare(const opdef::KernelRequest& request) const;
 
+  const Layouts& layouts_;
   const Engine& engine_;
   int most_threads_;
   int threads_;

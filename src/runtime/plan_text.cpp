@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "opdef/layout_order.h"
+
 namespace onnxgrad::runtime {
 namespace {
 
@@ -23,7 +25,8 @@ std::string text_of(const device::CallPlace& place, std::size_t first) {
 
 }  // namespace
 
-std::string describe_operands(const ir::Node& node, std::span<const Location> args) {
+std::string describe_operands(const ir::Node& node, std::span<const Location> args,
+                              const Layouts& layouts) {
   constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
   std::string text;
   text.reserve(64 * args.size());
@@ -35,6 +38,10 @@ std::string describe_operands(const ir::Node& node, std::span<const Location> ar
     text += value->name;
     text += ' ';
     text += value->type.to_string();
+    if (const opdef::Layout layout = layouts.of(value); !layout.is_plain()) {
+      text += ' ';
+      text += opdef::to_string(layout);
+    }
     text += " @";
     text += kKinds[static_cast<int>(at.kind)];
     text += ' ';
@@ -60,9 +67,9 @@ std::string Plan::to_text() const {
   for (std::size_t i = 0; i < steps.size(); ++i) {
     while (segment != segments.end() && segment->end <= i) ++segment;
     const PlanStep& step = steps[i];
-    text += fmt::format("{:4} {} [{}{}] {}: {}", i, step.op_type,
-                        step.is_on_host ? "on the CPU: " : "", step.kernel.label, step.node,
-                        step.operands);
+    text +=
+        fmt::format("{:4} {} [{}{}] {}: {}", i, step.op_type, step.is_on_host ? "on the CPU: " : "",
+                    step.kernel.label, step.node, step.operands);
     if (has_streams) text += fmt::format(" ({})", text_of(step.place, segment->begin));
     text += '\n';
   }

@@ -9,7 +9,8 @@
 namespace onnxgrad::runtime {
 
 /// Returns PlanStep::operands for a node and the locations of its inputs and outputs.
-std::string describe_operands(const ir::Node& node, std::span<const Location> args);
+std::string describe_operands(const ir::Node& node, std::span<const Location> args,
+                              const Layouts& layouts);
 
 }  // namespace onnxgrad::runtime
 

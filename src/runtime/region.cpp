@@ -328,7 +328,9 @@ void Region::run_call(std::size_t i) {
 std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
   const PlanStep& step = compiled_.plan.steps[call];
   for (const PlanResult& result : step.results) {
-    const Tensor values = result_of(call, result);
+    Tensor values = result_of(call, result);
+    const opdef::TensorDesc& desc = result.desc;
+    if (!desc.layout.is_plain()) values = in_plain_order(values, desc.dims, desc.layout);
     if (all_finite({&values, 1})) continue;
     return NonFinite{
         .node = step.node, .op_type = step.op_type, .value = result.name, .position = call};
@@ -366,7 +368,7 @@ void Region::copy_results() {
 // Returns a result of a kernel that has run alone; on the CPU a view.
 Tensor Region::result_of(std::size_t call, const PlanResult& result) const {
   if (!is_on_host()) return on_device_->result(call, calls_[call], result);
-  return Tensor::view(result.dtype, {result.num_elements}, calls_[call].args[result.arg], nullptr);
+  return Tensor::view(result.desc.dtype, result.desc.dims, calls_[call].args[result.arg], nullptr);
 }
 
 // On the CPU a view, else a copy.

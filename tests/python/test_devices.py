@@ -16,8 +16,10 @@ from onnxgrad.compat.onnxcustom.utils.onnxruntime_helper import device_to_provid
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import add_loss_output
 from onnxgrad.compat.onnxruntime import _InferenceSession as compat_session
 from onnxgrad.sklearn import OnnxRegressor
+from precision_kinds import convolutions
 from support import PLUGIN, needs_plugin
 
+CHANNELS_LAST = PLUGIN.with_name("libonnxgrad_channels_last_device.so")
 TOY = PLUGIN.with_name("libonnxgrad_toy_device.so")
 
 pytestmark = needs_plugin
@@ -254,3 +256,18 @@ def test_the_device_of_the_documentation(linear_file):
         text=True,
     )
     assert run.stdout.split() == ["True", "True"]
+
+
+def test_kernels_in_a_layout_of_their_own():
+    devices.load_plugin(CHANNELS_LAST)  # last: the lists of devices above lack it
+    model, feeds, classes = convolutions(False, 3)
+    random = np.random.default_rng(0)
+    X = random.normal(size=feeds["X"].shape).astype(np.float32)
+    y = random.integers(0, classes, len(X))
+    here, there = (
+        trained(model, (X, y), device=device) for device in ("cpu", "simulated_channels_last")
+    )
+    same(here.session.state(), there.session.state())
+    np.testing.assert_array_equal(here.predict(X), there.predict(X))
+    assert "ConvertLayout" in there.session.plan_summary()
+    assert "ConvertLayout" not in here.session.plan_summary()
