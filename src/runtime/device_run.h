@@ -25,7 +25,7 @@ class DeviceCells {
   void update(const opdef::StepCells& cells);
   /// Called when StepKernels::count_step has been submitted.
   void note_counted_step() { ++known_.step; }
-  /// Those in the memory of the device, after work that may have failed; waits.
+  /// Reads the memory of the device, after work that may have failed; waits.
   const opdef::StepCells& read();
 
  private:
@@ -58,7 +58,7 @@ class DeviceRun {
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
   /// Whether all steps of the plan are one recordable segment.
   bool is_recordable() const;
-  /// Those of the calls that submit() takes, with their places and operands.
+  /// Some of the calls that submit() takes, with their places and operands.
   device::Work work(std::span<const device::KernelCall> calls, std::size_t begin,
                     std::size_t end) const;
   /// Submits the kernels of the plan's steps, then its copies: one call for each of them.
