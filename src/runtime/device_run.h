@@ -28,7 +28,7 @@ class DeviceCells {
   void update(const opdef::StepCells& cells);
   /// Called when StepKernels::count_step has been submitted.
   void note_counted_step() { ++known_.step; }
-  /// Those in the memory of the device, after work that may have failed; waits.
+  /// Reads the memory of the device, after work that may have failed; waits.
   const opdef::StepCells& read();
 
  private:

@@ -141,7 +141,7 @@ void DeviceSeries::add_plan(const device::Work& steps) {
   }
 }
 
-// What comes after the plan waits for all its streams.
+// The first call after the plan waits for all its streams.
 void DeviceSeries::add_end(std::size_t first_of_plan) {
   std::map<int, std::size_t> last;
   for (std::size_t i = first_of_plan; i < places_.size(); ++i) last[places_[i].stream] = i;

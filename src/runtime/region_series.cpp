@@ -131,7 +131,7 @@ class ScalarBinder {
 
 }  // namespace
 
-// What was submitted after a step that failed was not done: the device has counted those before it.
+// Work after a step that failed was not done: the device has counted the steps before it.
 void Region::count_complete_steps() {
   series_->abandon();
   for (int attempt = 0; attempt < 2; ++attempt) {
