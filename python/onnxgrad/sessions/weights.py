@@ -54,7 +54,7 @@ class SessionWeights:
         self._check_is_quantized()
         return self._delivered(self._core.trained_model(weight_kind(weights)), like)
 
-    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
+    def _delivered(self, model: Any, like: bool) -> onnx.ModelProto:
         return deliver(model, kind=self._kind if flag("like", like) else None)
 
     def merged_model(self, *, like: bool = False) -> onnx.ModelProto:

@@ -242,7 +242,8 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
 }
 
 device::PreparedGemm prepare_matmul(const KernelRequest& request, const MatmulSpec& spec) {
-  if (spec.quantized != nullptr && device::suits_quantized_dots(spec.gemm)) {
+  if (spec.quantized != nullptr &&
+      device::suits_quantized_dots(spec.gemm, spec.quantized->matrix)) {
     return device::prepare_quantized_dots(spec.gemm);
   }
   if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
