@@ -10,6 +10,7 @@
 #include "runtime/executor.h"
 #include "runtime/planned_body.h"
 #include "runtime/recompute.h"
+#include "runtime/region.h"  // of TailCache
 #include "runtime/submitted_body.h"
 #include "runtime/tail_cache.h"
 

@@ -52,7 +52,7 @@ DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& s
     copy_operands_.push_back({.bytes = copy.bytes, .is_written = true});
   }
   for (std::size_t i = 0; i < plan.copies.size(); ++i) {
-    operands_.push_back(std::span(copy_operands_).subspan(2 * i, 2));
+    operands_.emplace_back(std::span(copy_operands_).subspan(2 * i, 2));
   }
   add_parts();
 }
