@@ -43,6 +43,20 @@ struct Buffer {
   std::shared_ptr<const void> owner = nullptr;
 };
 
+/// The identity of a buffer's memory, which another one at its address later does not have. Does not
+/// keep the memory.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(const Buffer& buffer) : owner_(buffer.owner) {}
+  bool operator==(const Memory& other) const {
+    return !owner_.owner_before(other.owner_) && !other.owner_.owner_before(owner_);
+  }
+
+ private:
+  std::weak_ptr<const void> owner_;
+};
+
 /// Work in order of submission. Functions may return before the work is done; an error
 /// in the work is thrown by a later call, by synchronize() at the latest, and work submitted after
 /// the work that failed is not done. Used by one thread at a time.

@@ -92,6 +92,12 @@ void DeviceRun::copy_constants() {
 // The copies belong to the last segment, if nothing has to be done between and one stream has run
 // all that they read.
 void DeviceRun::add_parts() {
+  divide();
+  for (Part& part : parts_) part.is_refused = uses_blocks(part);
+}
+
+// The copies belong to the last segment, if nothing has to be done between.
+void DeviceRun::divide() {
   for (const Segment& segment : plan_.segments) {
     parts_.push_back({.begin = segment.begin, .end = segment.end});
   }
@@ -137,6 +143,31 @@ device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
 void DeviceRun::release(std::size_t i) {
   feeds_[i].on_host = nullptr;
   on_host_.bind(i, nullptr);
+  forget_recordings();
+}
+
+void DeviceRun::forget_recordings() {
+  const bool has_any =
+      std::ranges::any_of(parts_, [](const Part& part) { return part.recording != nullptr; });
+  if (has_any) stream_.synchronize();  // they live until their work is done
+  for (Part& part : parts_) {
+    part.recording.reset();
+    part.args.clear();
+  }
+}
+
+// The blocks of results are others in each run.
+bool DeviceRun::uses_blocks(const Part& part) const {
+  const auto is_in_block = [](const Location& at) { return at.kind == Location::Kind::kBlock; };
+  for (std::size_t i = part.begin; i < part.end; ++i) {
+    const std::size_t copy = i - plan_.steps.size();
+    const bool is_copy = i >= plan_.steps.size();
+    if (is_copy ? is_in_block(plan_.copies[copy].from) || is_in_block(plan_.copies[copy].to)
+                : std::ranges::any_of(plan_.steps[i].args, is_in_block)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void DeviceRun::copy_feeds() {

@@ -61,6 +61,8 @@ class DeviceRun {
   device::Address slot(std::size_t i);
   /// Feed `i` is read from elsewhere on the device.
   void release(std::size_t i);
+  /// Called when memory that the plan uses is another one, perhaps at the address of the old.
+  void forget_recordings();
   void copy_feeds();
   /// Bytes of the slots.
   std::int64_t slot_bytes() const;
@@ -77,8 +79,8 @@ class DeviceRun {
   void run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
   /// Runs the steps, one after the other: step i runs between events i and i + 1. finish() and the
   /// copies follow.
-  std::vector<std::shared_ptr<device::Event>> run_timed(
-      std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
+  std::vector<std::shared_ptr<device::Event>> run_timed(std::span<const device::KernelCall> calls,
+                                                        const opdef::StepCells& cells);
   /// Runs step `i` until it is done; all steps are run in order, and finish() follows.
   void run_alone(std::size_t i, const device::KernelCall& call, const opdef::StepCells& cells);
   /// Copies what the CPU has computed for later readers.
@@ -108,6 +110,8 @@ class DeviceRun {
   void find_readers();
   void copy_constants();
   void add_parts();
+  void divide();
+  bool uses_blocks(const Part& part) const;
   void join_before_copies(const Segment& segment);
   void copy_out(std::span<const Transfer> transfers);
   void copy_in(std::span<const Transfer> transfers);

@@ -81,6 +81,7 @@ class DeviceSeries {
     std::vector<Scalar> kept = {};
     bool is_whole = false;                      ///< the calls of the plan are between the others
     std::vector<device::Address> of_plan = {};  ///< its feeds and its arena
+    std::vector<device::Memory> memory = {};    ///< that the addresses are in
     bool operator==(const Form&) const = default;
   };
 

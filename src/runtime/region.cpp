@@ -112,6 +112,8 @@ device::Address Region::resolve(const Location& location) const {
 }
 
 void Region::set_arena(device::Buffer arena) {
+  const bool is_other = device::Memory(arena_) != device::Memory(arena);
+  if (is_other && !is_on_host()) on_device_->forget_recordings();
   arena_ = std::move(arena);
   has_arena_ = arena_.owner != nullptr;
   is_plain_ = has_arena_ && is_on_host() && compiled_.plan.copies.empty() && !compiled_.tail;

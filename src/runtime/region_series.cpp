@@ -32,9 +32,11 @@ void Region::set_series_form(const StepSeries& series) {
   if (series.resident != nullptr) {
     form.order = series.resident->order();
     form.order_bytes = series.resident->order_bytes();
+    form.memory.push_back(series.resident->order_memory());
     for (const ResidentRows::Resident& column : series.resident->columns()) {
       const device::Address to = use_slot(column.input);
       if (to == device::Address::kNull) continue;
+      form.memory.emplace_back(column.memory);
       form.gathered.push_back({.from = column.memory.address,
                                .to = to,
                                .bytes = column.memory.bytes,
@@ -57,6 +59,7 @@ void Region::set_series_form(const StepSeries& series) {
   }
   for (const Feed& feed : feeds_) form.of_plan.push_back(feed.address);
   form.of_plan.push_back(arena_.address);
+  form.memory.emplace_back(arena_);
   const std::size_t steps = num_kernels();
   series_->set_form(std::move(form), series.steps, on_device_->work(calls_, 0, steps),
                     on_device_->work(calls_, steps, calls_.size()));

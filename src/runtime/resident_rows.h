@@ -43,6 +43,7 @@ class ResidentRows {
   /// Row numbers, int64; kNull: there is no order.
   device::Address order() const { return has_order_ ? order_.address : device::Address::kNull; }
   std::int64_t order_bytes() const { return order_.bytes; }  ///< of its memory
+  device::Memory order_memory() const { return device::Memory(order_); }
 
  private:
   explicit ResidentRows(device::Device& device, device::Stream& stream)
