@@ -179,10 +179,11 @@ class LayerFinder {
   std::map<std::tuple<const Value*, LayerKind, bool>, std::size_t> places_;
 };
 
-void set_module(AdaptableLayer& layer, const std::string& module, const std::string& other) {
+// `taken`: the module that had the name.
+void set_module(AdaptableLayer& layer, const std::string& module, const std::string& taken) {
   layer.module = module;
-  std::erase_if(layer.names, [&other](const std::string& name) {
-    return name == other || name == other + ".weight";
+  std::erase_if(layer.names, [&taken](const std::string& name) {
+    return name == taken || name == taken + ".weight";
   });
   layer.names.push_back(module);
   layer.names.push_back(module + ".weight");
