@@ -177,7 +177,7 @@ def to_native(value: ArrayLike, name: str, *, in_place: bool = False) -> Any:
     )
 
 
-def num_rows_of(value: NativeArray) -> int:
+def num_rows_of(value: Any) -> int:
     """Return the first dimension of an array, or of bits or strings with type or shape."""
     if isinstance(value, _core.DeviceTensor):
         return int(value.shape[0]) if value.shape else 0

@@ -34,6 +34,7 @@ from onnxgrad.compat.onnxruntime.values import (
     OrtValueVector,
     available_providers,
 )
+from onnxgrad.compat.onnxruntime.values import providers as known_providers
 
 C_OrtValue = OrtValue
 
@@ -104,8 +105,11 @@ class _InferenceSession(og.InferenceSession):
         provider_options: Any = None,
     ) -> None:
         del sess_options, provider_options
-        self._providers = check_providers(providers or ["CPUExecutionProvider"])
-        super().__init__(path_or_bytes, device=device_of(providers))
+        known = known_providers()
+        named = [(one, one if isinstance(one, str) else one[0]) for one in providers or ()]
+        given = [one for one, name in named if name in known] or ["CPUExecutionProvider"]
+        self._providers = check_providers(given)
+        super().__init__(path_or_bytes, device=device_of(given))
 
     def run(
         self,
@@ -114,10 +118,11 @@ class _InferenceSession(og.InferenceSession):
         run_options: Any = None,
         *,
         adapter: str | None = None,
+        to_host: bool = True,
     ) -> list[Any]:
         """Return the outputs."""
         del run_options
-        return super().run(output_names, input_feed, adapter=adapter)
+        return super().run(output_names, input_feed, adapter=adapter, to_host=to_host)
 
     def get_providers(self) -> list[str]:
         """Return the execution providers."""
