@@ -52,7 +52,8 @@ struct Numerics {
 struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
   /// True if a pass asks before it makes the node: an offer declines, with the reason, if the nodes
-  /// that it would replace are faster. False for a node that is there and has to run.
+  /// that it would replace are faster, and the kernel of one that accepts is not run. False for a
+  /// node that is there and has to run.
   bool is_candidate = false;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read

@@ -416,7 +416,7 @@ class NormalizationFusion {
     return prefers(inputs_of(forward), outputs_of(forward), forward.op, *forward.norm);
   }
 
-  // Of a normalization with these results before its statistics.
+  // Asks for a normalization with these results before its statistics.
   bool prefers(std::vector<Value*> inputs, std::vector<Value*> outputs,
                const FusedNormalization& op, const Node& like) const {
     Value mean = candidate_value(inputs[1]->type);

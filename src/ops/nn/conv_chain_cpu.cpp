@@ -10,6 +10,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/conv_chain.h"
 #include "opdef/registry.h"
+#include "ops/candidate_cpu.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -212,16 +213,15 @@ KernelOffer offer_chain(const KernelRequest& request) {
   if (request.inputs[0].dims.rank() > kMostRank) {
     return KernelOffer::decline("more than three spatial axes");
   }
+  if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
   const std::vector<LinkRequest> links = links_of(request);
   if (request.is_candidate) {
-    if (std::string reason = reason_against(links); !reason.empty()) {
-      return KernelOffer::decline(std::move(reason));
-    }
+    std::string reason = reason_against(links);
+    return reason.empty() ? accept_candidate() : KernelOffer::decline(std::move(reason));
   }
   auto plan = std::make_shared<ChainPlan>();
   plan->threads = request.threads;
   plan->batch = request.inputs[0].dims[0];
-  if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
   plan->x_elements = image_elements(request.inputs[0]);
   split_work(links, *plan);
   opdef::PreparedKernel kernel;
