@@ -58,7 +58,7 @@ class DeviceRun {
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
   /// Whether all steps of the plan are one recordable segment.
   bool is_recordable() const;
-  /// Some of the calls that submit() takes, with their places and operands.
+  /// The calls [begin, end) of those that run() takes, with their places and operands.
   device::Work work(std::span<const device::KernelCall> calls, std::size_t begin,
                     std::size_t end) const;
   /// Submits the kernels of the plan's steps, then its copies: one call for each of them.
