@@ -190,9 +190,9 @@ device::KernelCall DeviceRun::copy_call(std::size_t i, opdef::KernelArgs args) c
 }
 
 bool DeviceRun::is_recordable() const {
-  return std::ranges::all_of(plan_.segments, [](const Segment& segment) {
-    return segment.kind == Segment::Kind::kRecordable;
-  });
+  const std::vector<Segment>& segments = plan_.segments;
+  return segments.empty() ||
+         (segments.size() == 1 && segments.front().kind == Segment::Kind::kRecordable);
 }
 
 device::Work DeviceRun::work(std::span<const device::KernelCall> calls, std::size_t begin,

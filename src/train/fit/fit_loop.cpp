@@ -268,13 +268,30 @@ bool FitLoop::run_steps(std::int64_t begin, std::int64_t rows, std::int64_t coun
   const bool in_series = count > 0 && binder_.makes_series(*block_, rows);
   while (count > 0) {
     if (has_done_steps()) return false;
-    const std::size_t steps = in_series ? run_series(begin, rows, count) : run_step(begin, rows);
-    note_results(steps, rows);
-    if (!end_steps(steps, binder_.plan(*block_, rows))) return false;
-    count -= static_cast<std::int64_t>(steps);
-    begin += static_cast<std::int64_t>(steps) * rows;
+    const Clock::time_point start = Clock::now();
+    const std::int64_t most = steps_until_due(count);
+    const std::span<const double> rates = next_rates(most);
+    const std::int64_t steps = rates.empty() ? most : std::ssize(rates);
+    const std::size_t done = in_series ? run_series(begin, rows, steps, rates)
+                                       : run_one_by_one(begin, rows, steps, rates);
+    choose_length(steps, seconds_since(start));
+    note_results(done, rows);
+    if (!end_steps(done, binder_.plan(*block_, rows))) return false;
+    count -= static_cast<std::int64_t>(done);
+    begin += static_cast<std::int64_t>(done) * rows;
   }
   return true;
+}
+
+// The stop flag is read after these steps: after some ten microseconds on the host, or where it
+// takes the host that long to look at a device, after some ten milliseconds.
+void FitLoop::choose_length(std::int64_t steps, double seconds) {
+  const double enough = binder_.is_on_host() ? 5e-5 : 2e-2;
+  if (seconds > 2 * enough) {
+    series_.steps = std::max<std::int64_t>(steps / 2, 1);
+  } else if (seconds < enough && steps == series_.steps) {
+    series_.steps = std::min(2 * steps, static_cast<std::int64_t>(kLongestSeries));
+  }
 }
 
 // Number of the next steps, at most `most`, of which only the last may have something due after it.
@@ -282,8 +299,10 @@ std::int64_t FitLoop::steps_until_due(std::int64_t most) const {
   most = std::min(most, series_.steps);
   if (countdown_ > 0) most = std::min(most, countdown_);
   if (options_.max_steps > 0) most = std::min(most, options_.max_steps - progress_.step);
-  // On the host such steps cost more than their series would save.
-  if (binder_.is_on_host() && (options_.max_seconds > 0 || rates_.calls_function())) most = 1;
+  // Workers decide together after each step. On the host, others of these cost more than their
+  // series would save.
+  const bool is_timed = options_.max_seconds > 0 || rates_.calls_function();
+  if (step_.workers().has_others() || (is_timed && binder_.is_on_host())) most = 1;
   return losses_->steps_until_snapshot(std::min(most, checkpoints_->steps_until_due()));
 }
 
@@ -294,37 +313,38 @@ std::span<const double> FitLoop::next_rates(std::int64_t steps) {
   return rates.first(rates_.fill(progress_, rates));
 }
 
-// The stop flag is read after a series: after some ten microseconds on the host, or where it takes
-// the host that long to look at a device, after some ten milliseconds.
-std::size_t FitLoop::run_series(std::int64_t begin, std::int64_t rows, std::int64_t most) {
-  const Clock::time_point start = Clock::now();
-  std::int64_t steps = steps_until_due(most);
-  const std::span<const double> rates = next_rates(steps);
-  if (!rates.empty()) steps = std::ssize(rates);
+std::size_t FitLoop::run_series(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                                std::span<const double> rates) {
   runtime::StepSeries series = binder_.series(*block_, begin, rows, steps);
   series.ends_at_fault = losses_->goes_back();
-  const std::size_t done = count_steps(rows, rates, [&] {
+  return count_steps(rows, rates, [&] {
     return step_.run_series(binder_.plan(*block_, rows), series, rates, series_.results);
   });
-  const double seconds = seconds_since(start);
-  const double enough = binder_.is_on_host() ? 5e-5 : 2e-2;
-  if (seconds > 2 * enough) {
-    series_.steps = std::max<std::int64_t>(steps / 2, 1);
-  } else if (seconds < enough && steps == series_.steps) {
-    series_.steps = std::min(2 * steps, static_cast<std::int64_t>(kLongestSeries));
-  }
-  return done;
 }
 
-std::size_t FitLoop::run_step(std::int64_t begin, std::int64_t rows) {
-  runtime::Execution& plan = binder_.bind(*block_, begin, rows);
-  const std::span<const double> rates = next_rates(1);
-  if (!rates.empty()) step_.set_learning_rate(rates[0]);
-  stop_.begin_step();
-  return count_steps(rows, rates, [&]() -> std::size_t {
-    step_.read_results(plan, step_.run(plan), series_.results);
-    return 1;
-  });
+// Steps that are no series for the engine, each with its batch bound; up to a fault.
+std::size_t FitLoop::run_one_by_one(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                                    std::span<const double> rates) {
+  std::size_t done = 0;
+  try {
+    while (done < static_cast<std::size_t>(steps)) {
+      const auto place = static_cast<std::int64_t>(done);
+      runtime::Execution& plan = binder_.bind(*block_, begin + place * rows, rows);
+      if (!rates.empty()) step_.set_learning_rate(rates[done]);
+      stop_.begin_step();
+      const std::span<double> row = series_.of(done);
+      count_steps(rows, {}, [&]() -> std::size_t {
+        step_.read_results(plan, step_.run(plan), row);
+        return 1;
+      });
+      ++done;
+      if (losses_->is_fault(row[0])) break;
+    }
+  } catch (...) {
+    note_results(done, rows);
+    throw;
+  }
+  return done;
 }
 
 // Runs steps of so many rows each; returns their number.

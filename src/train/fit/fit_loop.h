@@ -58,8 +58,11 @@ class FitLoop {
   bool run_steps(std::int64_t begin, std::int64_t rows, std::int64_t count);
   std::int64_t steps_until_due(std::int64_t most) const;
   std::span<const double> next_rates(std::int64_t steps);
-  std::size_t run_series(std::int64_t begin, std::int64_t rows, std::int64_t most);
-  std::size_t run_step(std::int64_t begin, std::int64_t rows);
+  std::size_t run_series(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                         std::span<const double> rates);
+  std::size_t run_one_by_one(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                             std::span<const double> rates);
+  void choose_length(std::int64_t steps, double seconds);
   template <class F>
   std::size_t count_steps(std::int64_t rows, std::span<const double> rates, F&& run);
   void note_results(std::size_t steps, std::int64_t rows);
@@ -92,7 +95,7 @@ class FitLoop {
     std::size_t width = 0;             ///< numbers of a step
     std::vector<double> results = {};  ///< step after step
     std::vector<double> rates = {};    ///< learning rates
-    StepResults::Row of(std::size_t step) const {
+    std::span<double> of(std::size_t step) {
       return std::span(results).subspan(step * width, width);
     }
   };
