@@ -43,8 +43,8 @@ struct Buffer {
   std::shared_ptr<const void> owner = nullptr;
 };
 
-/// The identity of a buffer's memory, which another one at its address later does not have. Does not
-/// keep the memory.
+/// The identity of a buffer's memory, which another one at its address later does not have. Does
+/// not keep the memory.
 class Memory {
  public:
   Memory() = default;
@@ -78,7 +78,8 @@ class Stream {
   virtual void repeat(const Recording& recording, std::int64_t times);
   /// A point after all that was submitted so far; with `is_timed`, one with a time.
   virtual std::shared_ptr<Event> mark(bool is_timed) = 0;
-  /// What is submitted from now on begins after a point of this stream or another of its device.
+  /// Work that is submitted from now on begins after a point of this stream or another of its
+  /// device.
   virtual void wait_for(const Event& event) = 0;
   /// Copies from host memory, which may change as soon as the call returns.
   virtual void copy_in(Address to, const std::byte* from, std::int64_t bytes) = 0;
@@ -129,7 +130,7 @@ class Device {
   virtual int num_compute_streams() const { return 1; }
   /// Host memory from which copies to the device need no further copy. Throws: DeviceError.
   virtual std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes);
-  /// What the runtime puts around the kernels of a plan; not asked of a host.
+  /// Kernels that the runtime puts around the kernels of a plan; not asked of a host.
   virtual const StepKernels& step_kernels() const { return host_step_kernels(); }
   /// Whether its kernels are functions of this process that share their work among its threads
   /// (device/cpu/threads.h).

@@ -46,7 +46,7 @@ struct TensorDesc {
 /// The accuracy that a session asks its kernels for.
 struct Numerics {
   bool is_deterministic = true;  ///< the same bits in every run; false: faster kernels may differ
-  bool allows_tf32 = false;  ///< factors of products in float32 may be rounded to 10 bits
+  bool allows_tf32 = false;      ///< factors of products in float32 may be rounded to 10 bits
 };
 
 struct KernelRequest {
@@ -117,7 +117,7 @@ struct PreparedKernel {
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   /// At the device's alignment; contents do not outlive the call.
   std::int64_t scratch_bytes = 0;
-  std::int64_t kept_bytes = 0;       ///< constants stored in `data`, packed for instance
+  std::int64_t kept_bytes = 0;  ///< constants stored in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "blocked 15x50x100"

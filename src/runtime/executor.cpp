@@ -444,7 +444,6 @@ std::vector<Tensor> Executor::run_owning(std::span<const Tensor> inputs) {
   return region.run_owning(inputs);
 }
 
-
 bool Executor::has_in_memory(const DeviceTensor& tensor) const {
   return tensor.is_defined() && tensor.impl().device == &impl_->engine.device;
 }

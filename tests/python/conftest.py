@@ -49,7 +49,7 @@ DEVICE_SAMPLE = {
 
 
 def pytest_collection_modifyitems(items):
-    """Mark the sample; with another default device, leave out what needs the CPU, with its reason."""
+    """Mark the sample; with another default device, leave out tests that need the CPU."""
     for item in items:
         if item.path.stem in DEVICE_SAMPLE:
             item.add_marker(pytest.mark.device_sample)
