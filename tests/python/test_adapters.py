@@ -376,7 +376,7 @@ ERRORS = {
     "dropout": ({"dropout": 1.0}, og.OptionError, "dropout"),
     "option": ({"rnk": 4}, og.OptionError, "rank"),
     "name": ({"name": "a/b"}, og.OptionError, "name"),
-    "no text": ({"name": 3}, og.OptionError, "name: 3, expected a text"),
+    "no text": ({"name": 3}, og.OptionError, "name: 3 is no text"),
     "full": ({"full": "nothing*"}, og.ModelError, "nothing"),
 }
 
@@ -389,9 +389,9 @@ def test_errors(name):
 
 
 def test_errors_of_sessions():
-    with pytest.raises(og.OptionError, match="adapters: list, expected a dictionary"):
+    with pytest.raises(og.OptionError, match=r"adapters: .*folder.* is no dictionary"):
         og.InferenceSession(GPT, adapters=["folder"])
-    with pytest.raises(og.OptionError, match="expected a text"):
+    with pytest.raises(og.OptionError, match="is no text"):
         og.adapters.state(GPT, name=3)
     with pytest.raises(og.OptionError, match="trainable= names no weight of the adapter"):
         og.TrainingSession(GPT, lora=2, trainable="out.bias")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from onnxgrad import _core
+from onnxgrad.base.checks import plain_text
 
 __all__ = ["DevicePlan", "DeviceReport", "OperatorOnCpu", "PlanSegment", "device_report"]
 
@@ -96,7 +97,7 @@ def _plan(found: _core.DevicePlan) -> DevicePlan:
 
 def device_report(model: _core.Model, device: str) -> DeviceReport:
     """Plan a model for a device, without running it."""
-    found = _core.report_device(model, device)
+    found = _core.report_device(model, plain_text("device", device))
     return DeviceReport(
         device=found.device,
         rows=found.rows,

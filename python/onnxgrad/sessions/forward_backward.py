@@ -269,7 +269,9 @@ class ForwardBackward:
             None if value is None else to_native(value, name, in_place=True)
             for name, value in zip(self._output_names, ordered, strict=True)
         ]
-        if not to_host or are_on_device({str(i): one for i, one in enumerate(native)}):
+        if not flag("to_host", to_host) or are_on_device(
+            {str(i): one for i, one in enumerate(native)}
+        ):
             pairs = self._core.backward_on_device(native, context)
             return Gradients(
                 *({name: result(one, to_host=to_host) for name, one in part} for part in pairs)

@@ -109,7 +109,7 @@ class TrainedModel:
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         name = output or names[0]
         check_length_of(self.session, feeds)
-        if not to_host or are_on_device(feeds):
+        if not flag("to_host", to_host) or are_on_device(feeds):
             placed = core.predict_on_device(feeds, [name])
             return placed_as_declared(placed, [name], core.outputs, to_host=to_host)[0]
         return as_declared([from_native(core.predict(feeds, [name])[0])], [name], core.outputs)[0]
