@@ -244,6 +244,7 @@ void DeviceSeries::submit_end(std::span<const Scalar> kept) {
   const std::size_t first_args = args_.size() - num_end_;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     args_[first_args + i][1] = kernel_argument(kept[i].at);
+    own_operands_[own_operands_.size() - num_end_ + i][1].bytes = scalar_bytes(kept[i].dtype);
     scalars_[scalars_.size() - kept.size() + i].dtype = kept[i].dtype;
   }
   stream_.run(work(first, calls_.size()), cells_.address());

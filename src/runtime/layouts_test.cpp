@@ -50,7 +50,7 @@ Layout any_layout(const opdef::KernelRequest& request, std::size_t i) {
 }
 
 const Engine& cpu_engine() {
-  static const Engine engine{builtin_engine().ops, builtin_engine().kernels,
+  static const Engine engine{builtin_engine().ops, builtin_engine().on_host(),
                              onnx_io::make_type_inferer, device::cpu()};
   return engine;
 }
@@ -59,12 +59,12 @@ const Engine& cpu_engine() {
 template <LayoutWish kWish>
 const Engine& engine_with() {
   static const opdef::KernelRegistry kernels = [] {
-    opdef::KernelRegistry own = builtin_engine().kernels;
-    device::testing::add_layout_kernels<kWish>(builtin_engine().kernels, own);
+    opdef::KernelRegistry own = builtin_engine().on_host();
+    device::testing::add_layout_kernels<kWish>(builtin_engine().on_host(), own);
     return own;
   }();
   static const Engine engine{builtin_engine().ops, kernels, onnx_io::make_type_inferer,
-                             device::testing::simulated_device(), &builtin_engine().kernels};
+                             device::testing::simulated_device(), &builtin_engine().on_host()};
   return engine;
 }
 
@@ -289,14 +289,15 @@ TEST(Layouts, StayWhenValuesAreComputedAgain) {
   const MemoryUse use = all.memory();
   // The largest limit, in steps, for which something runs again.
   bool has_run_again = false;
-  for (std::int64_t part = 39; part > 20 && !has_run_again; --part) {
-    constexpr std::int64_t kForResults = 1 << 16;
-    const auto budget = std::make_shared<base::MemoryBudget>(use.state + use.constants +
-                                                             use.arena * part / 40 + kForResults);
-    budget->reserve(kForResults);
+  for (std::int64_t part = 79; part > 0 && !has_run_again; --part) {
+    constexpr std::int64_t kForInputs = 1 << 16;
+    const auto budget = std::make_shared<base::MemoryBudget>(
+        (use.state + use.constants + use.arena) * part / 80 + kForInputs);
+    const auto on_device = engine_with<channels_last>().device.budget(budget);
+    on_device->reserve(kForInputs);
     Executor less(model, engine_with<channels_last>(), {.budget = budget, .fits_budget = true});
     const std::string plan = less.prepare(dims_of(training.batch)).to_text();
-    budget->release(kForResults);
+    on_device->release(kForInputs);
     if (plan.find("/again") == std::string::npos) continue;
     has_run_again = true;
     expect_equal(training.run(less), expected);

@@ -52,22 +52,26 @@ Executor make_executor(bool has_tail) {
 constexpr std::int64_t kBatch = 3;
 constexpr std::size_t kSteps = 5;
 
-// Batches in two arrays.
+// Batches in two blocks of staging memory.
 struct Staged final : StagedBatches {
-  Staged(const std::vector<double>& all, const std::vector<std::int64_t>& places)
-      : numbers(all), order(places) {}
+  Staged(device::Device& device, const std::vector<double>& all,
+         const std::vector<std::int64_t>& places)
+      : numbers(all), order(places) {
+    for (auto& slot : slots) slot = device.allocate_staging(kBatch * sizeof(double));
+  }
   void fill(std::size_t step, std::size_t slot) override {
     for (std::size_t i = 0; i < kBatch; ++i) {
-      slots[slot][i] = numbers[static_cast<std::size_t>(order[step * kBatch + i])];
+      reinterpret_cast<double*>(slots[slot].get())[i] =
+          numbers[static_cast<std::size_t>(order[step * kBatch + i])];
     }
   }
   const std::byte* rows(std::size_t /*i*/, std::size_t slot) const override {
-    return reinterpret_cast<const std::byte*>(slots[slot].data());
+    return slots[slot].get();
   }
 
   const std::vector<double>& numbers;
   const std::vector<std::int64_t>& order;
-  std::array<std::array<double, kBatch>, 2> slots = {};
+  std::array<std::shared_ptr<std::byte>, 2> slots = {};
 };
 
 class Series : public testing::TestWithParam<std::tuple<std::string, bool>> {};
@@ -110,7 +114,7 @@ TEST_P(Series, AreTheirSteps) {
     }
     // Batches of a series are counted from its first place, or by its source.
     const std::vector<std::int64_t> rest(order.begin() + first_rows.front(), order.end());
-    Staged of_rest(numbers, rest);
+    Staged of_rest(executor.device(), numbers, rest);
     StepSeries series{.steps = steps,
                       .batch_rows = kBatch,
                       .inputs = inputs,

@@ -98,6 +98,9 @@ class CountedDevice final : public device::Device {
   std::unique_ptr<device::Stream> make_stream() override {
     return std::make_unique<CountedStream>(inner_.make_stream());
   }
+  std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes) override {
+    return inner_.allocate_staging(bytes);
+  }
 
  private:
   device::Buffer make_buffer(std::int64_t bytes) override { return inner_.allocate(bytes); }
