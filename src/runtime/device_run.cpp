@@ -1,7 +1,6 @@
 #include "runtime/device_run.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/check.h"
@@ -89,14 +88,13 @@ void DeviceRun::copy_constants() {
   }
 }
 
-// The copies belong to the last segment, if nothing has to be done between and one stream has run
-// all that they read.
 void DeviceRun::add_parts() {
   divide();
   for (Part& part : parts_) part.is_refused = uses_blocks(part);
 }
 
-// The copies belong to the last segment, if nothing has to be done between.
+// The copies belong to the last segment, if nothing has to be done between and one stream has run
+// all that they read.
 void DeviceRun::divide() {
   for (const Segment& segment : plan_.segments) {
     parts_.push_back({.begin = segment.begin, .end = segment.end});
@@ -114,18 +112,6 @@ void DeviceRun::divide() {
   parts_.pop_back();
   parts_.back().end = end;
   parts_.push_back({.begin = end, .end = end});
-  if (!plan_.copies.empty()) join_before_copies(plan_.segments.back());
-}
-
-// The copies are on stream 0: the first of them waits for the last step of every other stream.
-void DeviceRun::join_before_copies(const Segment& segment) {
-  std::map<int, std::size_t> last;
-  for (std::size_t i = segment.begin; i < segment.end; ++i) last[places_[i].stream] = i;
-  for (const auto& [stream, step] : last) {
-    if (stream == 0) continue;
-    places_[step].is_awaited = true;
-    places_[segment.end].waits.push_back(static_cast<std::uint32_t>(step - segment.begin));
-  }
 }
 
 device::Address DeviceRun::slot(std::size_t i) {

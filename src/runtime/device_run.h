@@ -112,7 +112,6 @@ class DeviceRun {
   void add_parts();
   void divide();
   bool uses_blocks(const Part& part) const;
-  void join_before_copies(const Segment& segment);
   void copy_out(std::span<const Transfer> transfers);
   void copy_in(std::span<const Transfer> transfers);
   void run_on_host(const Segment& segment, const opdef::StepCells& cells);

@@ -12,6 +12,7 @@
 #include "ir/builder.h"
 #include "onnx/inference.h"
 #include "runtime/testing/builtin_engine.h"
+#include "runtime/testing/model_draft.h"
 
 namespace onnxgrad::runtime::executor_test {
 namespace {
@@ -19,23 +20,9 @@ namespace {
 using ir::Value;
 
 // A model under construction, then an executor of it.
-struct Fixture {
-  ir::Model model = [] {
-    ir::Model empty;
-    empty.set_opset("", ir::kInternalOpset);
-    return empty;
-  }();
-  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, builtin_engine().ops};
-
+struct Fixture : ModelDraft {
   Value* input(const char* name, ir::SymbolicShape shape, DataType dtype = DataType::kFloat64) {
-    return model.graph->add_input(name, ir::Type::tensor(dtype, std::move(shape)));
-  }
-  Value* state(const char* name, const Tensor& initial) {
-    Value* value = model.graph->add_input(name, ir::Type::tensor(initial.dtype(), initial.dims()));
-    value->initializer = initial;
-    model.graph->initializers.push_back(value);
-    return value;
+    return ModelDraft::input(name, std::move(shape), dtype);
   }
   void update(Value* from, Value* to) { model.state.push_back({.input = from, .output = to}); }
   Executor executor(bool fuse = true) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "autodiff/gradient.h"
+#include "device/testing/counting_device.h"
 #include "device/testing/simulated_kernels.h"
 #include "device/testing/simulated_recording.h"
 #include "ir/builder.h"
@@ -20,7 +21,7 @@
 #include "runtime/evaluator.h"
 #include "runtime/executor.h"
 #include "runtime/testing/builtin_engine.h"
-#include "runtime/testing/counting_device.h"
+#include "runtime/testing/model_draft.h"
 
 // Plans of the simulated device, some of whose kernels are the CPU's. Expected: the numbers of the
 // CPU alone.
@@ -51,7 +52,7 @@ opdef::KernelRegistry without(const std::vector<std::string>& op_types) {
   for (const std::string& op_type : op_types) {
     for (const std::string_view domain : {std::string_view(""), std::string_view(ir::kFusedDomain),
                                           std::string_view(ir::kFunctionDomain)}) {
-      device::testing::remove_offers(kernels, domain, op_type);
+      kernels.remove(domain, op_type);
     }
   }
   return kernels;
@@ -65,23 +66,9 @@ Tensor ramp(const Dims& dims, double scale) {
   return Tensor::from(values, dims).cast(DataType::kFloat32);
 }
 
-struct Draft {
-  ir::Model model = [] {
-    ir::Model empty;
-    empty.set_opset("", ir::kInternalOpset);
-    return empty;
-  }();
-  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, builtin_engine().ops};
-
+struct Draft : ModelDraft {
   Value* input(const char* name, const Dims& dims, DataType dtype = DataType::kFloat32) {
-    return model.graph->add_input(name, ir::Type::tensor(dtype, dims));
-  }
-  Value* state(const char* name, const Tensor& initial) {
-    Value* value = model.graph->add_input(name, ir::Type::tensor(initial.dtype(), initial.dims()));
-    value->initializer = initial;
-    model.graph->initializers.push_back(value);
-    return value;
+    return ModelDraft::input(name, dims, dtype);
   }
   Value* number(std::int64_t value) { return g.constant(Tensor::from(std::vector{value}, {1})); }
   std::shared_ptr<const ir::Model> done() const {
@@ -193,7 +180,7 @@ TEST(HostSteps, ValuesAreCopiedOnceEachWay) {
   Value* sums = g.op("CumSum", {best, draft.number(1)});
   Value* others = g.op("CumSum", {x, draft.number(1)});
   draft.model.graph->outputs = {g.op("Tanh", {sums}), g.op("Sin", {sums}), g.op("Tanh", {others})};
-  CountingDevice device;
+  device::testing::CountingDevice device;
   const opdef::KernelRegistry kernels = without({"TopK", "CumSum"});
   Executor executor(draft.done(), on_device(device, kernels), {.fuse = false});
   Executor reference(draft.done(), on_cpu(), {.fuse = false});
@@ -202,8 +189,8 @@ TEST(HostSteps, ValuesAreCopiedOnceEachWay) {
   plan.bind(0, inputs[0].raw());
   plan.run();
   executor.stream()->synchronize();
-  const int before_in = device.counts.copies_in;
-  const int before_out = device.counts.copies_out;
+  const std::int64_t before_in = device.counts.copies_in;
+  const std::int64_t before_out = device.counts.copies_out;
   plan.run();
   executor.stream()->synchronize();
   EXPECT_EQ(device.counts.copies_in - before_in, 1 + 2) << plan.to_text();  // x, two sums
@@ -281,7 +268,7 @@ TEST(HostSteps, AnErrorLeavesTheState) {
 // Inputs in host memory: their slots stay, so the third step is the first repetition.
 TEST(Recordings, WorkIsRepeatedWhileArgumentsStay) {
   for (const bool has_host_step : {false, true}) {
-    CountingDevice device;
+    device::testing::CountingDevice device;
     const opdef::KernelRegistry kernels = without({has_host_step ? "TopK" : ""});
     Executor executor(network(), on_device(device, kernels), {.seed = 5});
     const int segments = has_host_step ? 2 : 1;
@@ -326,7 +313,7 @@ TEST(Recordings, LeaveOutKernelsThatSaySo) {
   draft.model.graph->outputs = {g.op("Tanh", {g.op("Hardmax", {x})})};
   opdef::KernelRegistry kernels = builtin_engine().on_host();
   kernels.add("", "Hardmax", 100, offer_twice);
-  CountingDevice device;
+  device::testing::CountingDevice device;
   Executor executor(draft.done(), on_device(device, kernels));
   const std::vector<Tensor> inputs{ramp({4}, 0.1)};
   for (int step = 0; step < 4; ++step) {
@@ -389,13 +376,13 @@ TEST(Bodies, AreSubmittedToADevice) {
     const KernelEvaluator evaluator(on_cpu());
     const auto model = std::make_shared<const ir::Model>(
         onnx_io::to_internal(onnx_io::load_text(text), builtin_engine().ops, &evaluator));
-    CountingDevice device;
+    device::testing::CountingDevice device;
     const opdef::KernelRegistry kernels = without({"MatMul"});  // in the bodies, on the CPU
     for (const bool all : {true, false}) {
       Executor executor(model, on_device(device, all ? builtin_engine().on_host() : kernels));
       Executor reference(model, on_cpu());
       const std::vector<Tensor> inputs{ramp({3, 4}, 0.1), ramp({4, 4}, 0.2)};
-      const int before = device.counts.copies_out;
+      const std::int64_t before = device.counts.copies_out;
       const auto results = executor.run(inputs);
       EXPECT_TRUE(results[0].equals(reference.run(inputs)[0]));
       EXPECT_TRUE(executor.run(inputs)[0].equals(results[0]));
@@ -415,7 +402,7 @@ TEST(Recordings, AreMadeAnewWhenMemoryMoves) {
       "x", ir::Type::tensor(DataType::kFloat32, ir::SymbolicShape{ir::Dim::named("N"), 4}));
   ir::GraphBuilder& g = draft.g;
   draft.model.graph->outputs = {g.reduce_mean(g.matmul(x, g.transpose(x, {1, 0})), {}, false)};
-  CountingDevice device;
+  device::testing::CountingDevice device;
   Executor executor(draft.done(), on_device(device, builtin_engine().on_host()));
   const auto step = [&](std::int64_t rows) {
     return executor.run(std::vector{ramp({rows, 4}, 0.1)})[0];

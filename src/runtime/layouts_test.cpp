@@ -18,6 +18,7 @@
 #include "opdef/layout_order.h"
 #include "runtime/executor.h"
 #include "runtime/testing/builtin_engine.h"
+#include "runtime/testing/model_draft.h"
 
 // Kernels of the simulated device that ask for layouts; the numbers are those of the CPU, which
 // knows plain memory only, bit for bit.
@@ -75,26 +76,15 @@ Tensor random_numbers(Dims dims, std::uint64_t seed) {
   return Tensor::from(values, std::move(dims));
 }
 
-// A model under construction.
-struct Draft {
-  ir::Model model = [] {
-    ir::Model empty;
-    empty.set_opset("", ir::kInternalOpset);
-    return empty;
-  }();
-  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, cpu_engine().ops};
+struct Draft : ModelDraft {
   std::uint64_t seed = 0;
 
   Value* input(const char* name, const Dims& dims) {
-    return model.graph->add_input(name, ir::Type::tensor(DataType::kFloat32, dims));
+    return ModelDraft::input(name, dims, DataType::kFloat32);
   }
   Value* constant(const Dims& dims) { return g.constant(random_numbers(dims, ++seed)); }
   Value* state(const char* name, const Dims& dims) {
-    Value* value = input(name, dims);
-    value->initializer = random_numbers(dims, ++seed);
-    model.graph->initializers.push_back(value);
-    return value;
+    return ModelDraft::state(name, random_numbers(dims, ++seed));
   }
   Value* conv(Value* x, Value* w) {
     return g.op("Conv", {x, w}, {{.name = "pads", .value = std::vector<std::int64_t>(4, 1)}});

@@ -4,7 +4,6 @@
 #include <array>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ir/builder.h"
 #include "opdef/collectives.h"
@@ -14,19 +13,6 @@
 // as other devices do.
 
 namespace onnxgrad::device::testing {
-
-using OfferTable = opdef::OpTable<std::vector<opdef::KernelRegistry::Entry>>;
-OfferTable& offers_of(opdef::KernelRegistry& registry);
-template <OfferTable opdef::KernelRegistry::* kMember>
-struct Reveal {
-  friend OfferTable& offers_of(opdef::KernelRegistry& registry) { return registry.*kMember; }
-};
-template struct Reveal<&opdef::KernelRegistry::offers_>;
-
-inline void remove_offers(opdef::KernelRegistry& registry, std::string_view domain,
-                          std::string_view op_type) {
-  offers_of(registry).erase({.domain = std::string(domain), .op_type = std::string(op_type)});
-}
 
 /// Operators without a kernel on the simulated device, by domain and type: what only the host can
 /// do, and others that models of the tests have in their forward pass, gradient and update.
@@ -49,7 +35,7 @@ inline constexpr std::array<std::pair<std::string_view, std::string_view>, 13> k
 inline void register_simulated_kernels(const opdef::KernelRegistry& cpu,
                                        opdef::KernelRegistry& own) {
   own = cpu;
-  for (const auto& [domain, op_type] : kLeftToTheCpu) remove_offers(own, domain, op_type);
+  for (const auto& [domain, op_type] : kLeftToTheCpu) own.remove(domain, op_type);
 }
 
 }  // namespace onnxgrad::device::testing

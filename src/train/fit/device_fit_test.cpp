@@ -16,7 +16,7 @@ namespace onnxgrad::train::device_fit_test {
 
 using testing::HasSubstr;
 using train_test::counted_device;
-using train_test::DeviceCounts;
+using DeviceCounts = device::testing::StreamCounts;
 using train_test::LinearRows;
 
 /// A fit, on either device.
@@ -118,7 +118,7 @@ class DeviceFit : public testing::TestWithParam<Case> {};
 TEST_P(DeviceFit, HasTheBitsOfTheHost) {
   const Outcome here = run(GetParam(), "cpu");
   for (const bool records : {true, false}) {
-    train_test::let_record(records);
+    counted_device().makes_recordings = records;
     const DeviceCounts before = counted_device();
     const Outcome there = run(GetParam(), "counted");
     expect_equal(here, there);
@@ -126,7 +126,7 @@ TEST_P(DeviceFit, HasTheBitsOfTheHost) {
     EXPECT_EQ(after.repeats > before.repeats, records);
     EXPECT_EQ(after.staged == before.staged, GetParam().is_resident);
   }
-  train_test::let_record(true);
+  counted_device().makes_recordings = true;
 }
 
 const std::vector<Case> kCases{
@@ -238,7 +238,7 @@ TEST(DeviceSteps, AStepOfAShuffledEpochCopiesNothingAndWaitsForNothing) {
   // The order, and for each series a rate for each step.
   EXPECT_LE(to.bytes_in - from.bytes_in, (2 * kSteps + kSteps + 64 * series + 100) * 8);
   EXPECT_EQ(to.repeated_steps - from.repeated_steps, kSteps);
-  EXPECT_EQ(to.recordings, from.recordings);
+  EXPECT_EQ(to.records, from.records);
 }
 
 }  // namespace onnxgrad::train::device_fit_test
