@@ -10,10 +10,13 @@ bin := $(root)/.venv/bin
 export PATH := $(bin):$(PATH)
 # Tests start hundreds of Python processes: modules are compiled once for all of them, NumPy starts no threads.
 pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/pycache OPENBLAS_NUM_THREADS=1
+# The simulated device is the default of every session, that of the command line too.
+simulated_env = $(pytest_env) ONNXGRAD_DEVICE=simulated \
+  ONNXGRAD_DEVICE_PLUGINS=$(root)/build/$(preset)/tests/libonnxgrad_simulated_device.so
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,9 +62,13 @@ dist-kills: build ## 60 kills of ranks of a training on three hosts, with resume
 test-faults: build ## kills and failing file calls, all of them (a sample is part of ctest)
 	@ONNXGRAD_FAULT_TESTS=long ctest --preset $(preset) -R '^faults$$' -V
 
-pytest: build ## the Python tests
+pytest: build ## the Python tests, a sample of them on the simulated device too
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
+	@$(simulated_env) python -m pytest -n $(jobs) -q -m device_sample
 	@$(pytest_env) python -m pytest -n $(jobs) -q
+
+test-device: build ## all Python tests with the simulated device in place of the CPU
+	@$(simulated_env) python -m pytest -n $(jobs) -q
 
 docs-test: build ## the examples of the documents, and their tables beside the code
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \

@@ -39,6 +39,13 @@ function(onnxgrad_add_test_library name)
   target_link_libraries(${target} PUBLIC ${arg_DEPS})
 endfunction()
 
+# The device for tests that runs the CPU's kernels as another device would.
+set(ONNXGRAD_SIMULATED_DEVICE)
+foreach(_part device memory schedule shadow stream)
+  list(APPEND ONNXGRAD_SIMULATED_DEVICE
+    "${PROJECT_SOURCE_DIR}/src/device/testing/simulated_${_part}.cpp")
+endforeach()
+
 # onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>] [ON_SIMULATED_DEVICE])
 #
 # The test binary onnxgrad_<layer>_test, one CTest entry per shard: a process per test would cost more
@@ -50,7 +57,7 @@ function(onnxgrad_add_test layer)
     return()
   endif()
   if(arg_ON_SIMULATED_DEVICE)
-    list(APPEND arg_SOURCES "${PROJECT_SOURCE_DIR}/src/device/testing/simulated_device.cpp")
+    list(APPEND arg_SOURCES ${ONNXGRAD_SIMULATED_DEVICE})
     list(APPEND arg_DEPS onnxgrad::plugin_lock)
   endif()
   set(target onnxgrad_${layer}_test)

@@ -67,7 +67,7 @@ LIBRARIES: list[tuple[str, str, set[str]]] = [
 SUBPACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},
-    "devices": set(),
+    "devices": {"data"},
     "files": {"base"},
     "plotting": {"base"},
     "graph_pictures": {"base"},
@@ -90,7 +90,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "cli": {"gradient_checks", "graphs", "trainer"},
     "ray": {"distributed"},
     "sklearn": {"graphs", "trainer"},
-    "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
+    "compat": {"devices", "graph_pictures", "graphs", "sklearn", "trainer"},
 }
 # Modules that belong to a sub-package but are not in its folder.
 IN_SUBPACKAGE = {

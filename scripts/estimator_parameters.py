@@ -189,6 +189,7 @@ PARAMETERS: tuple[Parameter | str, ...] = (
         "int, RandomState or None",
         "Seed of weights, shuffling, the validation split and random operators.",
     ),
+    "device",
     Parameter(
         "threads",
         "int | None",

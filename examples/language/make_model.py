@@ -1,6 +1,7 @@
-"""Writes decoder.onnx: a small GPT-2 of transformers with random weights, as torch exports it.
+"""Writes a GPT-2 of transformers with random weights, as torch exports it.
 
-    python make_model.py decoder.onnx
+    python make_model.py decoder.onnx          # 64 wide, two layers
+    python make_model.py large.onnx 1024 12    # 151 million weights
 
 Needs torch, onnxscript and transformers. Its tokens are bytes: `--tokenizer bytes`.
 """
@@ -19,15 +20,15 @@ LENGTH = 128  # places that it has a position for
 class Decoder(torch.nn.Module):
     """The network from tokens [N, T] to scores [N, T, 256]."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, layers: int) -> None:
         super().__init__()
         torch.manual_seed(0)
         config = GPT2Config(
             vocab_size=256,
             n_positions=LENGTH,
-            n_embd=64,
-            n_layer=2,
-            n_head=4,
+            n_embd=width,
+            n_layer=layers,
+            n_head=max(4, width // 64),
             resid_pdrop=0.0,
             embd_pdrop=0.0,
             attn_pdrop=0.0,
@@ -39,12 +40,12 @@ class Decoder(torch.nn.Module):
         return self.net(input_ids, use_cache=False).logits
 
 
-def main(path: Path) -> None:
+def main(path: Path, width: int = 64, layers: int = 2) -> None:
     """Export it with any number of rows, and of tokens up to LENGTH."""
     warnings.simplefilter("ignore")
     shapes = {"input_ids": {0: torch.export.Dim("N"), 1: torch.export.Dim("T", max=LENGTH)}}
     program = torch.onnx.export(
-        Decoder(),
+        Decoder(width, layers),
         (torch.zeros(2, 7, dtype=torch.int64),),
         dynamo=True,
         opset_version=18,
@@ -63,4 +64,4 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

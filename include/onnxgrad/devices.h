@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICES_H_
 #define ONNXGRAD_DEVICES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,15 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 struct DeviceInfo {
   std::string name;    ///< "cpu", "simulated:0"
   std::string origin;  ///< "built in", or the file of the plugin
+};
+
+/// A kind of memory and its number, as libraries exchange arrays
+/// (https://dmlc.github.io/dlpack/latest): 1 is the host, 2 CUDA, 12 a device that DLPack does not
+/// know.
+struct DlpackDevice {
+  std::int32_t type = 1;
+  std::int32_t id = 0;
+  bool operator==(const DlpackDevice&) const = default;
 };
 
 /// The devices of this process, the CPU first. Devices other than the CPU come from plugins: shared

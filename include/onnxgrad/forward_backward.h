@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/gradient.h"
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/model.h"
@@ -53,7 +54,8 @@ class ForwardBackward {
     explicit Context(std::shared_ptr<Data> data) : data_(std::move(data)) {}
     /// Bytes of the saved tensors, without inputs and weights, which are shared.
     std::int64_t saved_bytes() const;
-    /// Views of the saved tensors by name in forward_graph(), until the backward pass.
+    /// Views of the saved tensors by name in forward_graph(), until the backward pass; copies if
+    /// they are in the memory of a device.
     NamedTensors saved() const;
     bool operator==(const Context&) const = default;
     const std::shared_ptr<Data>& data() const { return data_; }
@@ -70,6 +72,16 @@ class ForwardBackward {
   struct Gradients {
     NamedTensors weights;  ///< by name of the weight, in the order of weight_infos()
     NamedTensors inputs;   ///< by name of the input
+  };
+
+  /// Results in the memory of the device; see InferenceSession::run_on_device().
+  struct DeviceResult {
+    std::vector<DeviceTensor> outputs;
+    Context context;
+  };
+  struct DeviceGradients {
+    NamedDeviceTensors weights;
+    NamedDeviceTensors inputs;
   };
 
   /// Builds the forward and backward graphs. Throws: GradientError (names every node without a
@@ -95,6 +107,12 @@ class ForwardBackward {
   /// Computes the gradients for any open pass, which is closed. Throws: Error if it is closed or of
   /// another ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
+  /// forward() and backward() of arrays in any memory, with results on the device. Saved tensors
+  /// and weights are there with every function.
+  DeviceResult forward_on_device(const NamedDeviceTensors& inputs, bool training = true);
+  DeviceGradients backward_on_device(std::span<const DeviceTensor> output_gradients);
+  DeviceGradients backward_on_device(std::span<const DeviceTensor> output_gradients,
+                                     const Context& context);
   /// Open passes, oldest first.
   std::vector<Context> contexts() const;
   /// Closes a pass without computing gradients. Throws: Error, as backward() does.
@@ -105,8 +123,8 @@ class ForwardBackward {
   const std::vector<WeightInfo>& weight_infos() const;
   const std::vector<std::string>& gradient_inputs() const;
 
-  /// Views of the current weights, then of the running statistics: set_weights() makes new tensors
-  /// and does not write to these.
+  /// Views of the current weights, then of the running statistics (copies on other devices than the
+  /// CPU): set_weights() makes new tensors and does not write to these.
   NamedTensors weights() const;
   /// Sets some weights, copied, for forward passes from now on. Open passes keep the weights that
   /// they were run with. Throws: ModelError (unknown weight, different dtype or shape).

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/profile.h"
 
@@ -23,7 +24,8 @@ struct EngineOptions {
   std::uint64_t seed = 0;  ///< for Dropout and other random operators
   /// Limit on the memory of a session: weights, optimizer state, values of a step and the model's
   /// file, but not the rest of the process. Training steps compute values again where they would
-  /// need more. 0: three quarters of the machine's (or cgroup's) memory.
+  /// need more. On a device with memory of its own it is the limit there, and once more that on the
+  /// host. 0: three quarters of the machine's (or cgroup's) memory, and all of the device's.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
   /// Receives a sentence about inputs that can be run but do not agree with the model's
@@ -65,6 +67,11 @@ class InferenceSession {
   /// kept. Throws: DataError (unknown output, unknown or missing input, dtype), ShapeError,
   /// UnsupportedOperatorError (an output that cannot be computed).
   std::vector<Tensor> run(std::span<const std::string> output_names, const NamedTensors& feeds);
+  /// Like run(), with feeds in any memory and results that stay in the memory of the session's
+  /// device: a feed from there is read in place, others are copied. The call may return before the
+  /// results are computed. Strings are in host memory.
+  std::vector<DeviceTensor> run_on_device(std::span<const std::string> output_names,
+                                          const NamedDeviceTensors& feeds);
 
   /// The plan of the last run, one line per kernel; empty before the first.
   std::string plan_summary() const;

@@ -12,6 +12,8 @@
 #include "onnxgrad/augmentation.h"       // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
+#include "onnxgrad/device_report.h"      // IWYU pragma: export
+#include "onnxgrad/device_tensor.h"      // IWYU pragma: export
 #include "onnxgrad/devices.h"            // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/distillation.h"       // IWYU pragma: export

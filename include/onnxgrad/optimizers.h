@@ -155,7 +155,7 @@ struct ParameterGroup {
 /// update that counts copies them.
 struct ExponentialAverage {
   double decay = 0.999;
-  bool warm_up = false;          ///< d = min(decay, (1 + n) / (10 + n)) after n averages
+  bool warm_up = true;           ///< d = min(decay, (1 + n) / (10 + n)) after n averages
   std::int64_t start = 0;        ///< updates before the first one that counts
   std::int64_t start_epoch = 1;  ///< first epoch of a fit() that counts
   std::int64_t every = 1;        ///< updates from one that counts to the next

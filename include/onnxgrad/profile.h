@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace [[gnu::visibility("default")]] onnxgrad {
@@ -29,7 +30,8 @@ struct Profile {
   std::string to_text() const;
 };
 
-/// Bytes that a session holds, by purpose.
+/// Bytes that a session holds, by purpose: in the memory of its device, but for snapshots, the file
+/// and what is on the host.
 struct MemoryReport {
   std::int64_t weights = 0;          ///< weights, including running statistics
   std::int64_t optimizer_state = 0;  ///< slots and counters
@@ -40,6 +42,8 @@ struct MemoryReport {
   std::int64_t evaluation = 0;  ///< all of these for evaluate() and predict()
   std::int64_t snapshots = 0;   ///< copies of the state during fit(), to roll back to
   std::int64_t file = 0;        ///< the model's file with the first values of its weights
+  std::int64_t host = 0;        ///< constants that the host keeps for plans of another device
+  std::string device = "cpu";   ///< the session's
   /// Recomputation in a step to fit EngineOptions::memory_limit_bytes: values that are not kept,
   /// their bytes, and the operations of the products and convolutions that run twice.
   std::int64_t recomputed_values = 0;
@@ -47,8 +51,10 @@ struct MemoryReport {
   double recomputed_flops = 0;
   std::int64_t total() const {
     return weights + optimizer_state + activations + scratch + constants + dynamic + evaluation +
-           snapshots + file;
+           snapshots + file + host;
   }
+  /// The bytes in the memory of each device, the host's ("cpu") first.
+  std::vector<std::pair<std::string, std::int64_t>> by_device() const;
   /// One line per purpose.
   std::string to_text() const;
 };

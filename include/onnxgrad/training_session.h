@@ -105,6 +105,15 @@ class TrainingSession {
   std::vector<Tensor> predict(const NamedTensors& feeds,
                               std::span<const std::string> output_names = {});
 
+  /// step() and evaluate() of feeds in any memory; inputs in that of the session's device are read
+  /// in place, others copied. Targets and sample weights are checked on the host.
+  StepResult step(const NamedDeviceTensors& feeds);
+  EvaluationResult evaluate(const NamedDeviceTensors& feeds);
+  /// predict() with results that stay in the memory of the session's device; see
+  /// InferenceSession::run_on_device().
+  std::vector<DeviceTensor> predict_on_device(const NamedDeviceTensors& feeds,
+                                              std::span<const std::string> output_names = {});
+
   /// The model's inputs, without target and sample weight; then their siblings (Loss::views), which
   /// predict() does not need.
   const std::vector<ValueInfo>& inputs() const;

@@ -41,6 +41,20 @@ Model replace_head(const Model& model, const HeadOptions& options);
 /// name).
 Model features(const Model& model, const std::vector<std::string>& at);
 
+/// A matrix of the main graph of which a row may belong to each place of a sequence.
+struct PlaceTable {
+  std::string weight;     ///< its name
+  std::int64_t rows = 0;  ///< dimension before the last
+  std::string value;      ///< what a Gather or Slice takes of it
+};
+
+/// Tables that may limit the length of sequences: those of rank >= 2 and at most 16384 rows, of
+/// which a Gather takes rows or a Slice takes a part, not those that tokens select rows of.
+std::vector<PlaceTable> place_tables(const Model& model);
+
+/// `model` cut to the values of these tables; at least one. May have adapters.
+Model place_values(const Model& model, const std::vector<PlaceTable>& tables);
+
 struct UnfoldOptions {
   /// Statistics of the results of each convolution over these rows (all inputs of the model);
   /// empty: mean 0, variance 1.

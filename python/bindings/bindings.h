@@ -25,6 +25,7 @@ void bind_data(nanobind::module_& module);
 void bind_gradients(nanobind::module_& module);
 void bind_operators(nanobind::module_& module);
 void bind_forward_backward(nanobind::module_& module);
+void bind_device_tensors(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
 void bind_report(nanobind::module_& module);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "device_tensor_caster.h"
 #include "tensor_caster.h"
 #include "unlocked.h"
 
@@ -31,6 +32,32 @@ std::pair<NamedTensors, NamedTensors> backward(ForwardBackward& runner,
   for (const auto& gradient : gradients) given.push_back(gradient.value_or(Tensor()));
   auto result = context ? runner.backward(given, *context) : runner.backward(given);
   return {std::move(result.weights), std::move(result.inputs)};
+}
+
+using DeviceGradients = std::pair<std::vector<std::pair<std::string, DeviceTensor>>,
+                                  std::vector<std::pair<std::string, DeviceTensor>>>;
+
+// A gradient is an array in any memory, or None.
+DeviceGradients backward_on_device(ForwardBackward& runner,
+                                   const std::vector<std::optional<nb::object>>& gradients,
+                                   const std::optional<Context>& context) {
+  std::vector<DeviceTensor> given;
+  for (const auto& gradient : gradients) {
+    if (!gradient) {
+      given.emplace_back();
+    } else if (nb::isinstance<DeviceTensor>(*gradient)) {
+      given.push_back(nb::cast<DeviceTensor>(*gradient));
+    } else {
+      given.emplace_back(tensor_from_python(*gradient));
+    }
+  }
+  const InterruptibleCall unlocked;
+  auto result =
+      context ? runner.backward_on_device(given, *context) : runner.backward_on_device(given);
+  DeviceGradients pairs;
+  for (auto& [name, tensor] : result.weights) pairs.first.emplace_back(name, tensor);
+  for (auto& [name, tensor] : result.inputs) pairs.second.emplace_back(name, tensor);
+  return pairs;
 }
 
 using GraphOf = Model (ForwardBackward::*)(const WriteOptions&) const;
@@ -80,6 +107,14 @@ void bind_forward_backward(nb::module_& module) {
           },
           "inputs"_a, "training"_a, Unlocked())
       .def("backward", &backward, "output_gradients"_a, "context"_a.none(), Unlocked())
+      .def(
+          "forward_on_device",
+          [](ForwardBackward& runner, const NamedDeviceTensors& inputs, bool training) {
+            auto result = runner.forward_on_device(inputs, training);
+            return std::pair(std::move(result.outputs), std::move(result.context));
+          },
+          "inputs"_a, "training"_a, Unlocked())
+      .def("backward_on_device", &backward_on_device, "output_gradients"_a, "context"_a.none())
       .def("discard", &ForwardBackward::discard, "context"_a, Unlocked())
       .def_prop_ro("contexts", &ForwardBackward::contexts)
       .def_prop_ro("inputs", &ForwardBackward::inputs)

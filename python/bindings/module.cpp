@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_schedules(module);
   onnxgrad::python::bind_gradients(module);
   onnxgrad::python::bind_operators(module);
+  onnxgrad::python::bind_device_tensors(module);
   onnxgrad::python::bind_sessions(module);
   onnxgrad::python::bind_forward_backward(module);
   onnxgrad::python::bind_arrow(module);

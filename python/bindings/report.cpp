@@ -1,5 +1,7 @@
 #include "onnxgrad/report.h"
 
+#include "onnxgrad/device_report.h"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -51,6 +53,25 @@ void bind_report(nb::module_& module) {
       .def_ro("loss_problem", &Report::loss_problem)
       .def_ro("missing_gradients", &Report::missing_gradients)
       .def("to_text", &Report::to_text);
+  nb::class_<OperatorOnCpu>(module, "OperatorOnCpu")
+      .def_ro("op_type", &OperatorOnCpu::op_type)
+      .def_ro("count", &OperatorOnCpu::count);
+  nb::class_<PlanSegment>(module, "PlanSegment")
+      .def_ro("kind", &PlanSegment::kind)
+      .def_ro("kernels", &PlanSegment::kernels)
+      .def_ro("reason", &PlanSegment::reason);
+  nb::class_<DevicePlan>(module, "DevicePlan")
+      .def_ro("on_cpu", &DevicePlan::on_cpu)
+      .def_ro("copied_bytes", &DevicePlan::copied_bytes)
+      .def_ro("segments", &DevicePlan::segments)
+      .def_ro("problem", &DevicePlan::problem);
+  nb::class_<DeviceReport>(module, "DeviceReport")
+      .def_ro("device", &DeviceReport::device)
+      .def_ro("rows", &DeviceReport::rows)
+      .def_ro("training", &DeviceReport::training)
+      .def_ro("inference", &DeviceReport::inference)
+      .def("to_text", &DeviceReport::to_text);
+  module.def("report_device", &report_device, "model"_a, "device"_a, "rows"_a = 32, Unlocked());
   module.def("operator_table", &operator_table);
   module.def("report", &report, "model"_a, Unlocked());
 }

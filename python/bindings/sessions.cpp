@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "device_tensor_caster.h"
 #include "onnxgrad/training_session.h"
 #include "tensor_caster.h"
 #include "unlocked.h"
@@ -55,6 +56,13 @@ void bind_inference(nb::module_& module) {
             return session.run(output_names, feeds);
           },
           "output_names"_a, "feeds"_a, Unlocked())
+      .def(
+          "run_on_device",
+          [](InferenceSession& session, const Names& output_names,
+             const NamedDeviceTensors& feeds) {
+            return session.run_on_device(output_names, feeds);
+          },
+          "output_names"_a, "feeds"_a, Unlocked())
       .def("plan_summary", &InferenceSession::plan_summary)
       .def("set_profiling", &InferenceSession::set_profiling, "on"_a)
       .def("profile", &InferenceSession::profile, Unlocked())
@@ -89,9 +97,17 @@ void bind_measures(nb::module_& module) {
       .def_ro("evaluation", &MemoryReport::evaluation)
       .def_ro("snapshots", &MemoryReport::snapshots)
       .def_ro("file", &MemoryReport::file)
+      .def_ro("host", &MemoryReport::host)
+      .def_ro("device", &MemoryReport::device)
       .def_ro("recomputed_values", &MemoryReport::recomputed_values)
       .def_ro("recomputed_bytes", &MemoryReport::recomputed_bytes)
       .def_ro("recomputed_flops", &MemoryReport::recomputed_flops);
+}
+
+std::tuple<double, std::optional<Tensor>, std::vector<Tensor>> as_tuple(StepResult result) {
+  std::optional<Tensor> row_losses;
+  if (result.row_losses.is_defined()) row_losses = std::move(result.row_losses);
+  return {result.loss, std::move(row_losses), std::move(result.outputs)};
 }
 
 void bind_training(nb::module_& module) {
@@ -139,13 +155,26 @@ void bind_training(nb::module_& module) {
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {
-            StepResult result = session.step(feeds);
-            std::optional<Tensor> row_losses;
-            if (result.row_losses.is_defined()) row_losses = std::move(result.row_losses);
-            return std::tuple(result.loss, std::move(row_losses), std::move(result.outputs));
+            return as_tuple(session.step(feeds));
           },
           "feeds"_a, Unlocked())
-      .def("evaluate", &TrainingSession::evaluate, "feeds"_a, Unlocked())
+      .def(
+          "step_with_device_feeds",
+          [](TrainingSession& session, const NamedDeviceTensors& feeds) {
+            return as_tuple(session.step(feeds));
+          },
+          "feeds"_a, Unlocked())
+      .def("evaluate", nb::overload_cast<const NamedTensors&>(&TrainingSession::evaluate),
+           "feeds"_a, Unlocked())
+      .def("evaluate_with_device_feeds",
+           nb::overload_cast<const NamedDeviceTensors&>(&TrainingSession::evaluate), "feeds"_a,
+           Unlocked())
+      .def(
+          "predict_on_device",
+          [](TrainingSession& session, const NamedDeviceTensors& feeds, const Names& output_names) {
+            return session.predict_on_device(feeds, output_names);
+          },
+          "feeds"_a, "output_names"_a, Unlocked())
       .def(
           "predict",
           [](TrainingSession& session, const NamedTensors& feeds, const Names& output_names) {

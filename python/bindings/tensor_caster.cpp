@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
+
 namespace nb = nanobind;
 
 namespace onnxgrad::python {
@@ -112,6 +114,11 @@ nb::object array_of(const Tensor& tensor, const std::vector<std::size_t>& shape)
 }  // namespace
 
 Tensor tensor_from_python(nb::handle source) {
+  if (nb::isinstance<DeviceTensor>(source)) {
+    const auto tensor = nb::cast<DeviceTensor>(source);
+    const nb::gil_scoped_release unlocked;
+    return tensor.to_host();
+  }
   if (nb::isinstance<nb::tuple>(source)) {
     const auto pair = nb::borrow<nb::tuple>(source);
     if (pair.size() != 2) throw nb::cast_error();

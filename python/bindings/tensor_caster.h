@@ -20,6 +20,7 @@
 //   NumPy array that shares the memory              Tensor
 //   ((list of str, shape), "string"),
 //   (array of bits, dtype name)                     tensors of types that NumPy does not know
+//   DeviceTensor                                    Tensor, copied to the host
 //   dict of str to these                            NamedTensors
 //
 // onnxgrad._arrays brings other arrays into these forms, and these forms to the user.

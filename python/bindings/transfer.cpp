@@ -35,6 +35,12 @@ void bind_transfer(nb::module_& module) {
       },
       "model"_a, "classes"_a, "at"_a, "scheme"_a, "numbers"_a, "texts"_a, "seed"_a, Unlocked());
   module.def("features", &features, "model"_a, "at"_a, Unlocked());
+  nb::class_<PlaceTable>(module, "PlaceTable")
+      .def_ro("weight", &PlaceTable::weight)
+      .def_ro("rows", &PlaceTable::rows)
+      .def_ro("value", &PlaceTable::value);
+  module.def("place_tables", &place_tables, "model"_a, Unlocked());
+  module.def("place_values", &place_values, "model"_a, "tables"_a, Unlocked());
   module.def(
       "unfold_batch_norm",
       [](const Model& model, const NamedTensors& rows, double epsilon) {

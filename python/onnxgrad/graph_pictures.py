@@ -13,6 +13,7 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.base.checks import checked_axes, plain_text, several
 from onnxgrad.base.models import ModelLike, as_proto
 from onnxgrad.base.optional import import_optional
 
@@ -65,15 +66,18 @@ def draw_graphs(
     titles: Sequence[str | None] | None = None,
 ) -> list[Any]:
     """Draw models side by side and return the axes, one for each model; see `draw_graph`."""
+    models = several("models", models, "models")
     if not models:
         raise ValueError("Give at least one model.")
-    titles = [None] * len(models) if titles is None else list(titles)
+    titles = [None] * len(models) if titles is None else several("titles", titles, "texts")
+    titles = [None if title is None else plain_text("title", title) for title in titles]
     if len(titles) != len(models):
         raise ValueError(f"{len(models)} models were given and {len(titles)} titles.")
+    axes = None if axes is None else [checked_axes("axes", ax) for ax in several("axes", axes)]
     if axes is not None and len(axes) != len(models):
         raise ValueError(f"{len(models)} models were given and {len(axes)} axes.")
     drawings = [_laid_out(_graph_of(model)) for model in models]
-    axes = _new_axes(drawings, titles) if axes is None else list(axes)
+    axes = _new_axes(drawings, titles) if axes is None else axes
     for ax, drawing, title in zip(axes, drawings, titles, strict=True):
         _draw(ax, drawing)
         if title:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import listed, unknown_name
+from onnxgrad.base.checks import choice, listed, plain_text, unknown_name
 from onnxgrad.data.arrays import as_numpy
 from onnxgrad.errors import OptionError
 
@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 def is_larger_better(metric: str) -> bool:
     """Return whether larger values are better; True for metrics that are not built in."""
-    return _core.is_larger_better(metric)
+    return _core.is_larger_better(plain_text("metric", metric, "accuracy"))
 
 
 def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> float:
@@ -63,8 +63,7 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     >>> og.metrics.compute("mae", np.array([1.0, 2.0]), np.array([1.5, 2.0]))
     0.25
     """
-    if name not in names():
-        raise unknown_name("metric", name, names())
+    choice("metric", name, names())
     predicted = _numbers(as_numpy(y_pred, "y_pred"), "y_pred")
     target = as_numpy(y_true, "y_true")
     if target.dtype.kind in "iub":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnxgrad.base.checks import checked_axes, mapping
 from onnxgrad.base.optional import import_optional
 from onnxgrad.errors import DataError
 
@@ -33,7 +34,9 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
     ImportError
         matplotlib is not installed.
     """
-    if not history.get("train_loss"):
+    columns = mapping("history", history, "lists")
+    ax = None if ax is None else checked_axes("ax", ax)
+    if not columns.get("train_loss"):
         raise DataError(
             what="the history has no epochs to plot",
             value="history",

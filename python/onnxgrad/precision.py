@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import patterns, positive_int, real_number, unknown_name
+from onnxgrad.base.checks import patterns, plain_text, positive_int, real_number, unknown_name
 from onnxgrad.base.option_texts import values_of
 
 __all__ = ["Precision", "PrecisionLike", "as_precision", "from_text", "to_text"]
@@ -88,7 +88,7 @@ def as_precision(precision: PrecisionLike) -> Precision:
 
 def from_text(text: str) -> Precision:
     """Return the precision that ``NAME`` or ``NAME:option=value,...`` describes."""
-    name, colon, options = text.partition(":")
+    name, colon, options = plain_text("precision", text, "bf16").partition(":")
     values = values_of("precision", options) if colon else {}
     known = ["loss_scale", "growth_interval"]
     for option in values:

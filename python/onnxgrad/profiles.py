@@ -14,7 +14,7 @@ __all__ = ["KernelTime", "Memory", "Profile"]
 
 
 class Memory(NamedTuple):
-    """Bytes that a session uses, by purpose.
+    """Bytes that a session uses, by purpose: in the memory of its device, if not said otherwise.
 
     Attributes
     ----------
@@ -34,13 +34,17 @@ class Memory(NamedTuple):
     evaluation : int
         Memory for `evaluate` and `predict`.
     snapshots : int
-        Copies of the state during `Trainer.fit`, to go back to.
+        Copies of the state during `Trainer.fit`, to go back to; on the host.
     file : int
-        The model's file, with the first values of its weights.
+        The model's file, with the first values of its weights; on the host.
+    host : int
+        Constants that the host keeps for the plans of another device.
     recomputed_values, recomputed_bytes : int
         Values that a step computes again to fit `memory_limit`, and their size; not in `total`.
     recomputed_flops : float
         Operations of the products and convolutions that run twice for that.
+    device : str
+        The device of the session, such as ``"cpu"``.
     """
 
     weights: int
@@ -52,9 +56,11 @@ class Memory(NamedTuple):
     evaluation: int
     snapshots: int
     file: int
+    host: int
     recomputed_values: int
     recomputed_bytes: int
     recomputed_flops: float
+    device: str = "cpu"
 
     @classmethod
     def _of(cls, report: _core.MemoryReport) -> Memory:
@@ -65,6 +71,14 @@ class Memory(NamedTuple):
         """Sum of all purposes."""
         purposes = self._fields[: self._fields.index("recomputed_values")]
         return sum(getattr(self, purpose) for purpose in purposes)
+
+    @property
+    def by_device(self) -> dict[str, int]:
+        """Bytes in the memory of each device; that of the host is ``"cpu"``."""
+        on_host = self.snapshots + self.file + self.host
+        if self.device == "cpu":
+            return {"cpu": self.total}
+        return {"cpu": on_host, self.device: self.total - on_host}
 
 
 class KernelTime(NamedTuple):

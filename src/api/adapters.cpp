@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -236,8 +237,11 @@ void expect_own_readers(const ir::Model& plain, const train::RecordedAdapter& ad
   }
 }
 
-std::shared_ptr<const Model::Impl> with_adapter(const Model& model, const AdapterOptions& options,
+std::shared_ptr<const Model::Impl> with_adapter(const Model& given, const AdapterOptions& options,
                                                 const train::LayerForms& forms) {
+  // Weights that are named one by one are those that a session separates.
+  const bool is_new = options.kind != AdapterKind::kBias && options.kind != AdapterKind::kNorm;
+  const Model model = api::untied(given, !is_new || !options.full.empty());
   const Model::Impl& impl = model.impl();
   auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
   train::insert_adapter(*graph, *impl.working(), train::builtin_ops(), options, forms);
@@ -282,18 +286,28 @@ void drop_untrained(train::PeftAdapter& given, const Model& model,
   });
 }
 
-// Whether a table of embeddings is a matrix of scores as well, written once or twice.
-bool is_tied_table(const Model& model, const std::string& name) {
+// The names of a weight, that of the exporting program first.
+std::vector<std::string> names_of(const ir::Value* weight) {
+  const train::WeightNames known = train::names_for_patterns(*weight);
+  std::vector<std::string> names = known.aliases;
+  names.push_back(known.name);
+  return names;
+}
+
+// If `name` is a table of embeddings that is a matrix of scores as well, written once or twice: a
+// name of the other use, or "" if the file has none. Else nullopt.
+std::optional<std::string> tied_name(const Model& model, const std::string& name) {
   const ir::Model& working = *model.impl().working();
   const auto has_name = [&name](const ir::Value* weight) {
-    const train::WeightNames names = train::names_for_patterns(*weight);
-    return names.name == name || std::ranges::find(names.aliases, name) != names.aliases.end();
+    const std::vector<std::string> names = names_of(weight);
+    return std::ranges::find(names, name) != names.end();
   };
   for (const train::TiedWeight& tied : train::find_tied_weights(working)) {
-    if (has_name(tied.main) || has_name(tied.copy)) return true;
+    if (has_name(tied.main)) return names_of(tied.copy).front();
+    if (has_name(tied.copy)) return names_of(tied.main).front();
   }
   const auto weight = std::ranges::find_if(working.graph->initializers, has_name);
-  if (weight == working.graph->initializers.end()) return false;
+  if (weight == working.graph->initializers.end()) return std::nullopt;
   const ir::Uses uses(*working.graph);
   bool is_table = false;
   bool is_matrix = false;
@@ -306,7 +320,11 @@ bool is_tied_table(const Model& model, const std::string& name) {
       is_matrix = is_matrix || ir::is_op(*use.node, {"MatMul", "Gemm"});
     }
   }
-  return is_table && is_matrix;
+  if (!is_table || !is_matrix) return std::nullopt;
+  for (const std::string& other : names_of(*weight)) {
+    if (other != name) return other;
+  }
+  return "";
 }
 
 // PEFT trains a copy of a tied matrix, and leaves the table as it is.
@@ -316,13 +334,14 @@ void refuse_untied_copies(const train::PeftAdapter& given, const Model& model) {
   for (const NamedTensor& tensor : given.tensors) {
     const bool is_full =
         std::ranges::find(given.options.full, tensor.name) != given.options.full.end();
-    if (!is_full || !is_tied_table(model, tensor.name)) continue;
+    const auto other = is_full ? tied_name(model, tensor.name) : std::nullopt;
+    if (!other) continue;
     const auto own = std::ranges::find(all, tensor.name, &NamedTensor::name);
     if (own != all.end() && own->tensor.to_doubles() == tensor.tensor.to_doubles()) continue;
     throw ModelError(
-        {.what = fmt::format("'{}' of the adapter is a copy that is not the model's table, but the "
-                             "model has one tensor for both",
-                             tensor.name),
+        {.what = fmt::format("'{}' of the adapter is a copy that differs from the table '{}', but "
+                             "the model has one weight for both",
+                             tensor.name, other->empty() ? tensor.name : *other),
          .where = {.value = tensor.name},
          .hint = "Train with ensure_weight_tying=True in PEFT's configuration, or export the model "
                  "with tie_word_embeddings=False."});
@@ -449,8 +468,9 @@ void save_adapter(const Model& model, const std::string& folder, std::string_vie
       state.push_back({.name = name, .tensor = weight.tensor});
     }
   }
-  const bool keeps_ties = std::ranges::any_of(
-      adapter.options.full, [&](const std::string& full) { return is_tied_table(model, full); });
+  const bool keeps_ties = std::ranges::any_of(adapter.options.full, [&](const std::string& full) {
+    return tied_name(model, full).has_value();
+  });
   train::write_peft_files(folder, adapter, std::move(state), keeps_ties);
 }
 

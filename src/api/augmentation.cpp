@@ -60,7 +60,7 @@ std::vector<Tensor> augmented_rows(std::span<const Tensor> inputs, const Tensor&
     changed.push_back(Tensor::empty(augmenter.dtype(data.columns[c], c),
                                     augmenter.batch_dims(data.columns[c], c, data.rows)));
   }
-  augmenter.fill({.data = &data, .rows = data.rows}, 0, data.rows, changed);
+  augmenter.fill({.data = &data}, 0, data.rows, changed);
   return changed;
 }
 

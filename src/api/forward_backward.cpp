@@ -38,12 +38,47 @@ ForwardBackward::~ForwardBackward() = default;
 ForwardBackward::ForwardBackward(ForwardBackward&&) noexcept = default;
 ForwardBackward& ForwardBackward::operator=(ForwardBackward&&) noexcept = default;
 
-ForwardBackward::Result ForwardBackward::forward(const NamedTensors& inputs, bool training) {
+namespace {
+
+NamedTensors on_host(const NamedDeviceTensors& tensors) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : tensors) {
+    result.push_back({.name = name, .tensor = tensor.to_host()});
+  }
+  return result;
+}
+
+ForwardBackward::Gradients on_host(const ForwardBackward::DeviceGradients& gradients) {
+  return {.weights = on_host(gradients.weights), .inputs = on_host(gradients.inputs)};
+}
+
+std::vector<DeviceTensor> placed(std::span<const Tensor> tensors) {
+  std::vector<DeviceTensor> result;
+  for (const Tensor& tensor : tensors) result.emplace_back(tensor);
+  return result;
+}
+
+}  // namespace
+
+ForwardBackward::DeviceResult ForwardBackward::forward_on_device(const NamedDeviceTensors& inputs,
+                                                                 bool training) {
   const CallGuard guard(impl_->busy);
   return impl_->runner.forward(inputs, training);
 }
 
-ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients) {
+ForwardBackward::Result ForwardBackward::forward(const NamedTensors& inputs, bool training) {
+  NamedDeviceTensors feeds;
+  for (const auto& [name, tensor] : inputs) {
+    feeds.push_back({.name = name, .tensor = DeviceTensor(tensor)});
+  }
+  DeviceResult computed = forward_on_device(feeds, training);
+  Result result{.outputs = {}, .context = std::move(computed.context)};
+  for (const DeviceTensor& output : computed.outputs) result.outputs.push_back(output.to_host());
+  return result;
+}
+
+ForwardBackward::DeviceGradients ForwardBackward::backward_on_device(
+    std::span<const DeviceTensor> output_gradients) {
   const CallGuard guard(impl_->busy);
   if (impl_->runner.contexts().empty()) {
     throw Error(
@@ -53,10 +88,19 @@ ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> out
   return impl_->runner.backward(output_gradients, last);
 }
 
-ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients,
-                                                     const Context& context) {
+ForwardBackward::DeviceGradients ForwardBackward::backward_on_device(
+    std::span<const DeviceTensor> output_gradients, const Context& context) {
   const CallGuard guard(impl_->busy);
   return impl_->runner.backward(output_gradients, context);
+}
+
+ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients) {
+  return on_host(backward_on_device(placed(output_gradients)));
+}
+
+ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients,
+                                                     const Context& context) {
+  return on_host(backward_on_device(placed(output_gradients), context));
 }
 
 std::vector<ForwardBackward::Context> ForwardBackward::contexts() const {

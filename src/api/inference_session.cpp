@@ -7,6 +7,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -37,6 +38,9 @@ constexpr std::int64_t kPackedPart = 4;
 // Plans for so many choices of outputs and inputs are kept.
 constexpr std::size_t kMaxRunners = 8;
 
+const Tensor& on_host(const Tensor& tensor) { return tensor; }
+Tensor on_host(const DeviceTensor& tensor) { return tensor.to_host(); }
+
 }  // namespace
 
 Tensor pack_values(std::span<const Tensor> elements) { return base::pack(elements); }
@@ -59,7 +63,11 @@ struct InferenceSession::Impl {
   };
 
   Impl(const Model& model, const EngineOptions& options);
-  Call call_for(std::vector<std::size_t> wanted, const NamedTensors& feeds) const;
+  template <class Named>
+  Call call_for(std::vector<std::size_t> wanted, const Named& feeds) const;
+  template <class Named, class Compute, class Finish>
+  auto run(const std::vector<std::size_t>& wanted, Named feeds, const Compute& compute,
+           const Finish& finish);
   runtime::Executor& runner_for(Call call);
   std::shared_ptr<ir::Model> graph_for(const Call& call) const;
 
@@ -122,12 +130,14 @@ InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_op
 }
 
 // An input without a value is left out if no wanted output needs it; else it is reported missing.
+template <class Named>
 InferenceSession::Impl::Call InferenceSession::Impl::call_for(std::vector<std::size_t> wanted,
-                                                              const NamedTensors& feeds) const {
+                                                              const Named& feeds) const {
   Call call{.outputs = std::move(wanted)};
   std::unordered_set<const ir::Value*> needed;
   for (const ir::Value* input : model->graph->inputs) {
-    const bool is_fed = std::ranges::find(feeds, input->name, &NamedTensor::name) != feeds.end();
+    const bool is_fed =
+        std::ranges::any_of(feeds, [&](const auto& feed) { return feed.name == input->name; });
     if (is_fed && input->is_initializer()) call.overridden.push_back(input->name);
     if (is_fed || input->is_initializer()) continue;
     if (needed.empty()) {
@@ -190,46 +200,82 @@ const std::vector<ValueInfo>& InferenceSession::overridable_inputs() const {
 
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 
-std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_names,
-                                          const NamedTensors& feeds) {
-  const api::CallGuard guard(impl_->busy);
-  const std::vector<std::size_t> wanted = train::choose_outputs(impl_->runnable, output_names);
-  std::vector<std::size_t> computed_ones;  // each once, in the order of the outputs
-  for (std::size_t i = 0; i < impl_->runnable.size(); ++i) {
-    if (std::ranges::find(wanted, i) != wanted.end()) computed_ones.push_back(i);
+namespace {
+
+// The outputs of a call, each once, in the order of the model.
+std::vector<std::size_t> each_once(const std::vector<std::size_t>& wanted, std::size_t count) {
+  std::vector<std::size_t> ones;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::ranges::find(wanted, i) != wanted.end()) ones.push_back(i);
   }
-  runtime::Executor& executor = impl_->runner_for(impl_->call_for(computed_ones, feeds));
-  NamedTensors given = feeds;
+  return ones;
+}
+
+}  // namespace
+
+// Computes the outputs `wanted`: `compute` takes an executor and its feeds, `finish` one result,
+// its form, and whether it was returned before.
+template <class Named, class Compute, class Finish>
+auto InferenceSession::Impl::run(const std::vector<std::size_t>& wanted, Named feeds,
+                                 const Compute& compute, const Finish& finish) {
+  const std::vector<std::size_t> computed_ones = each_once(wanted, runnable.size());
+  runtime::Executor& executor = runner_for(call_for(computed_ones, feeds));
   // Texts that the model does not know have numbers in this call, so that outputs may return them.
   train::TextCodes known_texts;
-  if (impl_->texts != nullptr) {
-    known_texts = *impl_->texts;
-    for (NamedTensor& feed : given) {
+  if (texts != nullptr) {
+    known_texts = *texts;
+    for (auto& feed : feeds) {
       if (feed.tensor.dtype() != DataType::kString) continue;
-      feed.tensor = known_texts.encode_growing(feed.tensor);
+      using Feed = std::remove_cvref_t<decltype(feed.tensor)>;
+      feed.tensor = Feed(known_texts.encode_growing(on_host(feed.tensor)));
     }
   }
-  const auto ordered = train::order_feeds(given, executor.inputs());
+  const auto ordered = train::order_feeds(feeds, executor.inputs());
   std::vector<Dims> dims;
-  std::vector<Tensor> inputs;
-  for (const Tensor* tensor : ordered) {
+  std::vector<std::remove_cvref_t<decltype(*ordered.front())>> inputs;
+  for (const auto* tensor : ordered) {
     dims.push_back(tensor->dims());
     inputs.push_back(*tensor);
   }
-  const std::vector<Tensor> computed = executor.run_owning(inputs);
-  impl_->sizes.look_at(executor.inputs(), dims);
-  impl_->last_dims = std::move(dims);
-
-  std::vector<Tensor> results;
+  const auto computed = compute(executor, inputs);
+  sizes.look_at(executor.inputs(), dims);
+  last_dims = std::move(dims);
+  std::remove_cvref_t<decltype(computed)> results;
   for (auto index = wanted.begin(); index != wanted.end(); ++index) {
-    train::RunnableOutput output = impl_->runnable[*index];
+    train::RunnableOutput output = runnable[*index];
     if (output.is_text) output.labels = known_texts.table();
     const auto place = std::ranges::find(computed_ones, *index) - computed_ones.begin();
-    const Tensor& tensor = computed[static_cast<std::size_t>(place)];
     const bool is_repeated = std::find(wanted.begin(), index, *index) != index;
-    results.push_back(output.finish(is_repeated ? tensor.clone() : tensor));
+    results.push_back(finish(output, computed[static_cast<std::size_t>(place)], is_repeated));
   }
   return results;
+}
+
+std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_names,
+                                          const NamedTensors& feeds) {
+  const api::CallGuard guard(impl_->busy);
+  return impl_->run(
+      train::choose_outputs(impl_->runnable, output_names), feeds,
+      [](runtime::Executor& executor, const std::vector<Tensor>& inputs) {
+        return executor.run_owning(inputs);
+      },
+      [](const train::RunnableOutput& output, const Tensor& computed, bool is_repeated) {
+        return output.finish(is_repeated ? computed.clone() : computed);
+      });
+}
+
+std::vector<DeviceTensor> InferenceSession::run_on_device(std::span<const std::string> output_names,
+                                                          const NamedDeviceTensors& feeds) {
+  const api::CallGuard guard(impl_->busy);
+  return impl_->run(
+      train::choose_outputs(impl_->runnable, output_names), feeds,
+      [](runtime::Executor& executor, const std::vector<DeviceTensor>& inputs) {
+        return executor.run_on_device(inputs);
+      },
+      [](const train::RunnableOutput& output, const DeviceTensor& computed, bool /*repeated*/) {
+        return output.labels.is_defined() ? DeviceTensor(output.finish(computed.to_host()))
+                                          : computed;
+      });
 }
 
 void InferenceSession::set_profiling(bool on) {
@@ -254,12 +300,15 @@ MemoryReport InferenceSession::memory() const {
   const api::CallGuard guard(impl_->busy);
   const auto file = impl_->file.lock();
   const std::int64_t packed = impl_->backend.options.packed->size_bytes();
-  MemoryReport report{.constants = packed,
-                      .file = file == nullptr ? 0 : std::ssize(file->memory())};
+  MemoryReport report{.file = file == nullptr ? 0 : std::ssize(file->memory())};
+  const bool is_host = impl_->backend.engine->device.is_host();
+  std::int64_t& packed_there = is_host ? report.constants : report.host;
+  packed_there = packed;
   for (const Impl::Runner& runner : impl_->runners) {
     train::add_memory(report, runner.executor);
-    report.constants -= packed;  // they share it
+    packed_there -= packed;  // they share it
   }
+  report.device = impl_->backend.engine->device.name();
   return report;
 }
 

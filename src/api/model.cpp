@@ -144,7 +144,7 @@ onnx_io::FileModel Model::Impl::current_file() const {
 }
 
 onnx_io::FileModel Model::Impl::current_file_or_graph() const {
-  return file.bytes == nullptr && changed_.empty() ? file : current_file();
+  return is_graph_alone() ? file : current_file();
 }
 
 NamedTensors Model::Impl::changed_in(const Impl& other) const {
@@ -163,13 +163,11 @@ const std::vector<WeightInfo>& Model::Impl::weight_list() const {
 }
 
 std::string Model::Impl::bytes() const {
-  const bool has_changed = !changed_.empty();
-  if (file.bytes == nullptr) {
-    if (!has_changed) return onnx_io::to_bytes(*file.model);
-    return onnx_io::with_weights(written_graph(), places(), changed_, note());
+  if (is_graph_alone()) return onnx_io::to_bytes(*file.model);
+  if (changed_.empty() && !onnx_io::has_external_data(file)) {
+    return std::string(*file.bytes->whole());
   }
-  if (!has_changed && !onnx_io::has_external_data(file)) return std::string(*file.bytes->whole());
-  return onnx_io::with_weights(file, has_changed ? places() : *file.model, changed_, note());
+  return onnx_io::with_weights(written_graph(), places(), changed_, note());
 }
 
 // States of the file's own training are no initial values anymore.
@@ -184,19 +182,14 @@ std::shared_ptr<const ir::Model> Model::Impl::file_graph() const {
   return onnx_io::load_bytes(bytes(), io_options(options), file.path).model;
 }
 
-// A graph that was made here, as a file: its weights can then be overwritten.
 onnx_io::FileModel Model::Impl::written_graph() const {
+  if (file.bytes != nullptr) return file;
   return onnx_io::load_bytes(onnx_io::to_bytes(*file.model), {}, file.path);
 }
 
 void Model::Impl::save(const std::string& path) const {
-  if (file.bytes == nullptr && changed_.empty()) {
-    onnx_io::save_file(*file.model, path);
-  } else if (file.bytes == nullptr) {
-    onnx_io::save_with_weights(written_graph(), places(), changed_, path, note());
-  } else {
-    onnx_io::save_with_weights(file, places(), changed_, path, note());
-  }
+  if (is_graph_alone()) return onnx_io::save_file(*file.model, path);
+  onnx_io::save_with_weights(written_graph(), places(), changed_, path, note());
 }
 
 Model Model::load(const std::string& path, const LoadOptions& options) {

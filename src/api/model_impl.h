@@ -57,6 +57,7 @@ struct Model::Impl {
   /// The graph of the file with the changed weights in it.
   std::shared_ptr<const ir::Model> file_graph() const;
   void save(const std::string& path) const;
+  /// The file that changed weights are written into: that of a graph made here is written first.
   onnx_io::FileModel written_graph() const;
   /// The file with its changed weights, in bytes.
   onnx_io::FileModel current_file() const;
@@ -80,7 +81,13 @@ struct Model::Impl {
   NamedTensors float_weights;  ///< weights that were quantized here, as they were before
 
  private:
-  const ir::Model& places() const { return step_ == nullptr ? *working() : *step_; }
+  // Whether the model is a graph that was made here, as it was made.
+  bool is_graph_alone() const { return file.bytes == nullptr && changed_.empty(); }
+  // The model whose values say where the file stores the changed weights.
+  const ir::Model& places() const {
+    if (changed_.empty()) return *file.model;
+    return step_ == nullptr ? *working() : *step_;
+  }
   std::string note() const;
 
   std::vector<std::pair<std::string, Tensor>> changed_;  // values that replace those of the file

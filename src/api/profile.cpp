@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "api/measures.h"
@@ -45,6 +46,12 @@ std::string Profile::to_text() const {
   return text;
 }
 
+std::vector<std::pair<std::string, std::int64_t>> MemoryReport::by_device() const {
+  if (device == "cpu") return {{device, total()}};
+  const std::int64_t on_host = snapshots + file + host;
+  return {{"cpu", on_host}, {device, total() - on_host}};
+}
+
 std::string MemoryReport::to_text() const {
   const std::pair<const char*, std::int64_t> rows[] = {{"weights", weights},
                                                        {"optimizer state", optimizer_state},
@@ -55,10 +62,15 @@ std::string MemoryReport::to_text() const {
                                                        {"evaluation", evaluation},
                                                        {"snapshots", snapshots},
                                                        {"file", file},
+                                                       {"on the host", host},
                                                        {"total", total()}};
   std::string text;
   for (const auto& [purpose, bytes] : rows) {
+    if (purpose == std::string_view("on the host") && bytes == 0) continue;
     text += fmt::format("{:<16}{:>16} bytes\n", purpose, bytes);
+  }
+  for (const auto& [name, bytes] : by_device()) {
+    if (device != "cpu") text += fmt::format("{:<16}{:>16} bytes\n", "on " + name, bytes);
   }
   if (recomputed_values > 0) {
     text += fmt::format("{} values of {} bytes are computed again, {:.4g} FLOPs\n",

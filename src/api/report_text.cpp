@@ -131,11 +131,17 @@ std::string weights_text(const Report& report) {
                                             {"trained"}}};
   std::vector<Row> rows;
   std::int64_t num_bytes = 0;
+  std::int64_t quantized = 0;
+  std::int64_t quantized_bytes = 0;
   double flops = 0;
   for (std::size_t i = 0; i < report.weights.size(); ++i) {
     const WeightInfo& weight = report.weights[i];
     const double weight_flops = i < report.weight_flops.size() ? report.weight_flops[i] : 0;
     flops += weight_flops;
+    if (train::is_quantized(weight)) {
+      quantized += weight.dims.num_elements();
+      quantized_bytes += weight.dims.size_bytes(weight.dtype);
+    }
     if (!is_floating(weight.dtype)) continue;
     num_bytes += weight.dims.size_bytes(weight.dtype);
     const std::int64_t readers = i < report.weight_readers.size() ? report.weight_readers[i] : 0;
@@ -144,10 +150,13 @@ std::string weights_text(const Report& report) {
                     std::to_string(weight.dims.num_elements()), count_text(weight_flops),
                     yes_or_no(weight.trainable)});
   }
-  const std::string totals =
-      fmt::format("{} parameters ({}): {} trained, {} frozen; {} FLOPs per row in a forward pass\n",
-                  report.num_parameters, size_text(num_bytes), report.num_trainable,
-                  report.num_parameters - report.num_trainable, count_text(flops));
+  const std::string integers =
+      quantized == 0 ? ""
+                     : fmt::format("; {} quantized ({})", quantized, size_text(quantized_bytes));
+  const std::string totals = fmt::format(
+      "{} parameters ({}): {} trained, {} frozen{}; {} FLOPs per row in a forward pass\n",
+      report.num_parameters, size_text(num_bytes), report.num_trainable,
+      report.num_parameters - report.num_trainable, integers, count_text(flops));
   return table_text(kColumns, rows) + totals;
 }
 

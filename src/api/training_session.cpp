@@ -59,6 +59,22 @@ std::vector<Tensor> TrainingSession::predict(const NamedTensors& feeds,
   return impl_->session.predict(feeds, output_names);
 }
 
+StepResult TrainingSession::step(const NamedDeviceTensors& feeds) {
+  const CallGuard guard(impl_->busy);
+  return impl_->session.step(feeds);
+}
+
+EvaluationResult TrainingSession::evaluate(const NamedDeviceTensors& feeds) {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.evaluate(feeds);
+}
+
+std::vector<DeviceTensor> TrainingSession::predict_on_device(
+    const NamedDeviceTensors& feeds, std::span<const std::string> output_names) {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.predict_on_device(feeds, output_names);
+}
+
 const std::vector<ValueInfo>& TrainingSession::inputs() const { return impl_->session.inputs(); }
 
 const std::vector<ValueInfo>& TrainingSession::outputs() const { return impl_->session.outputs(); }

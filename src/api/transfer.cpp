@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "api/model_impl.h"
+#include "ir/pattern.h"
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/option_error.h"
+#include "opdef/quantized_weight.h"
 #include "train/transfer/cut.h"
 #include "train/transfer/replace_head.h"
 #include "train/transfer/unfold_batch_norm.h"
@@ -65,6 +67,35 @@ Model features(const Model& model, const std::vector<std::string>& at) {
   refuse_adapters(model);
   auto graph = model.impl().copied_graph();
   train::cut(*graph, *model.impl().working(), at);
+  return Model(api::edited(model, std::move(graph)));
+}
+
+std::vector<PlaceTable> place_tables(const Model& model) {
+  constexpr std::int64_t kMostRows = 1 << 14;
+  const ir::Graph& graph = *model.impl().file.model->graph;
+  std::vector<PlaceTable> found;
+  for (const ir::Node* node : graph.nodes) {
+    if (!ir::is_op(*node, {"Gather", "Slice"}) || node->inputs.size() < 2) continue;
+    const ir::Value* table = node->inputs[0];
+    const ir::Value* chosen = node->inputs[1];
+    const ir::Value* value = node->outputs.front();
+    if (table == nullptr || chosen == nullptr || value == nullptr) continue;
+    const bool is_fed = std::ranges::find(graph.inputs, chosen) != graph.inputs.end();
+    if (is_fed && chosen->name.find("position") == std::string::npos) continue;
+    const Tensor* numbers = opdef::constant_tensor(table);
+    if (numbers == nullptr || numbers->dims().rank() < 2) continue;
+    const std::int64_t rows = numbers->dims()[numbers->dims().rank() - 2];
+    if (rows > kMostRows) continue;
+    found.push_back({.weight = table->name, .rows = rows, .value = value->name});
+  }
+  return found;
+}
+
+Model place_values(const Model& model, const std::vector<PlaceTable>& tables) {
+  std::vector<std::string> names;
+  for (const PlaceTable& table : tables) names.push_back(table.value);
+  auto graph = model.impl().copied_graph();
+  train::cut(*graph, *model.impl().working(), names);
   return Model(api::edited(model, std::move(graph)));
 }
 

@@ -42,16 +42,30 @@ std::shared_ptr<MemoryBudget>& slot() {
 }  // namespace
 
 MemoryBudget::MemoryBudget(std::int64_t limit_bytes)
-    : limit_(limit_bytes > 0 ? limit_bytes : machine_bytes() / 4 * 3) {}
+    : given_(limit_bytes), limit_(limit_bytes > 0 ? limit_bytes : machine_bytes() / 4 * 3) {}
+
+std::shared_ptr<MemoryBudget> MemoryBudget::on_device(const std::string& device,
+                                                      std::int64_t device_bytes) {
+  const std::scoped_lock lock(mutex_);
+  std::shared_ptr<MemoryBudget>& budget = devices_[device];
+  if (budget == nullptr) {
+    const std::int64_t most =
+        device_bytes > 0 ? device_bytes : std::numeric_limits<std::int64_t>::max();
+    budget = std::make_shared<MemoryBudget>(given_ > 0 ? given_ : most);
+    budget->device_ = device;
+  }
+  return budget;
+}
 
 void MemoryBudget::reserve(std::int64_t bytes) {
   const std::int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
   if (bytes > limit_ || before > limit_ - bytes) {
     used_.fetch_sub(bytes, std::memory_order_relaxed);
-    throw DeviceError({.what = "out of memory budget: " + std::to_string(bytes) +
-                               " bytes requested, " + std::to_string(before) + " in use, " +
-                               std::to_string(limit_) + " allowed",
-                       .hint = "Use a smaller batch or model, or raise the memory limit."});
+    throw DeviceError(
+        {.what = "out of memory budget" + (device_.empty() ? "" : " on device '" + device_ + "'") +
+                 ": " + std::to_string(bytes) + " bytes requested, " + std::to_string(before) +
+                 " in use, " + std::to_string(limit_) + " allowed",
+         .hint = "Use a smaller batch or model, or raise the memory limit."});
   }
 }
 

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 
 namespace onnxgrad::base {
 
@@ -17,12 +20,19 @@ class MemoryBudget {
   /// Reserves bytes. Throws: DeviceError naming bytes requested, in use and allowed.
   void reserve(std::int64_t bytes);
   void release(std::int64_t bytes) noexcept;
+  /// The budget for the memory of a device, which has a limit of its own: this one's if it was
+  /// given, else the device's `device_bytes` (0: none). Messages name the device.
+  std::shared_ptr<MemoryBudget> on_device(const std::string& device, std::int64_t device_bytes);
   std::int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
   std::int64_t limit_bytes() const { return limit_; }
 
  private:
+  std::int64_t given_ = 0;  // 0: the limit is that of the machine
   std::int64_t limit_;
+  std::string device_ = {};  // "": the memory is the host's
   std::atomic<std::int64_t> used_{0};
+  std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<MemoryBudget>> devices_;
 };
 
 /// The active budget on this thread: the innermost MemoryBudgetScope's, else one of the default

@@ -14,7 +14,7 @@ namespace onnxgrad::device {
 Buffer Device::allocate(std::int64_t bytes) {
   const std::int64_t unit = alignment();
   const std::int64_t charged = (std::max<std::int64_t>(bytes, 1) + unit - 1) / unit * unit;
-  std::shared_ptr<base::MemoryBudget> budget = base::current_budget();
+  std::shared_ptr<base::MemoryBudget> budget = this->budget();
   budget->reserve(charged);
   Buffer buffer;
   try {
@@ -30,6 +30,11 @@ Buffer Device::allocate(std::int64_t bytes) {
                     budget->release(charged);
                   }};
   return buffer;
+}
+
+std::shared_ptr<base::MemoryBudget> Device::budget(
+    const std::shared_ptr<base::MemoryBudget>& whole) const {
+  return is_host() ? whole : whole->on_device(name(), memory_bytes());
 }
 
 std::shared_ptr<std::byte> Device::allocate_staging(std::int64_t bytes) {

@@ -4,13 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "base/memory_budget.h"
 #include "device/step_kernels.h"
 #include "device/work.h"
+#include "onnxgrad/devices.h"
 #include "onnxgrad/tensor.h"
-#include "opdef/fused.h"
 #include "opdef/kernel.h"
 
 // The interface of a device for the runtime: memory, copies, and streams of work. The CPU's memory
@@ -41,6 +43,20 @@ struct Buffer {
   std::shared_ptr<const void> owner = nullptr;
 };
 
+/// The identity of a buffer's memory, which another one at its address later does not have. Does
+/// not keep the memory.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(const Buffer& buffer) : owner_(buffer.owner) {}
+  bool operator==(const Memory& other) const {
+    return !owner_.owner_before(other.owner_) && !other.owner_.owner_before(owner_);
+  }
+
+ private:
+  std::weak_ptr<const void> owner_;
+};
+
 /// Work in order of submission. Functions may return before the work is done; an error
 /// in the work is thrown by a later call, by synchronize() at the latest, and work submitted after
 /// the work that failed is not done. Used by one thread at a time.
@@ -62,7 +78,8 @@ class Stream {
   virtual void repeat(const Recording& recording, std::int64_t times);
   /// A point after all that was submitted so far; with `is_timed`, one with a time.
   virtual std::shared_ptr<Event> mark(bool is_timed) = 0;
-  /// What is submitted from now on begins after a point of this stream or another of its device.
+  /// Work that is submitted from now on begins after a point of this stream or another of its
+  /// device.
   virtual void wait_for(const Event& event) = 0;
   /// Copies from host memory, which may change as soon as the call returns.
   virtual void copy_in(Address to, const std::byte* from, std::int64_t bytes) = 0;
@@ -76,6 +93,9 @@ class Stream {
   virtual void copy(Address to, Address from, std::int64_t bytes) = 0;
   /// Waits until all work is done. Throws: what the work threw.
   virtual void synchronize() = 0;
+  /// The pointer by which other libraries know the stream, as in DLPack. nullopt: they do not, and
+  /// wait on the host.
+  virtual std::optional<std::intptr_t> foreign_handle() const { return std::nullopt; }
 
   /// Returns a copy of a dense tensor in host memory; waits for it.
   Tensor read(Address from, DataType dtype, const Dims& dims);
@@ -86,24 +106,32 @@ class Stream {
 class Device {
  public:
   virtual ~Device() = default;
+  /// As users write it: "cpu", "simulated:0".
   virtual std::string name() const = 0;
+  /// Its memory for other libraries; a device that is not the host has its own.
+  virtual DlpackDevice dlpack_device() const { return {}; }
+  /// Makes the work that another library submits to its stream from now on, given as in DLPack,
+  /// begin after a point of a stream of this device. Any thread.
+  virtual void order_after(const Event& event, std::intptr_t /*foreign_stream*/) { event.wait(); }
   /// True: addresses are host pointers, kernels may be called directly, and each is done when it
   /// returns.
   virtual bool is_host() const = 0;
   /// Alignment of buffers and of what is laid out in them: a power of two, in bytes.
   virtual std::int64_t alignment() const = 0;
-  /// Returns uninitialised memory, charged to the memory budget of this thread. Throws:
-  /// DeviceError.
+  /// Returns uninitialised memory, charged to budget(). Throws: DeviceError.
   Buffer allocate(std::int64_t bytes);
+  /// Bytes of its memory; 0: not known.
+  virtual std::int64_t memory_bytes() const { return 0; }
+  /// The part of a budget that its memory is charged to: on the host the budget itself.
+  std::shared_ptr<base::MemoryBudget> budget(
+      const std::shared_ptr<base::MemoryBudget>& whole = base::current_budget()) const;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// How many streams the calls of one submission can be spread over.
   virtual int num_compute_streams() const { return 1; }
   /// Host memory from which copies to the device need no further copy. Throws: DeviceError.
   virtual std::shared_ptr<std::byte> allocate_staging(std::int64_t bytes);
-  /// What the runtime puts around the kernels of a plan; not asked of a host.
+  /// Kernels that the runtime puts around the kernels of a plan; not asked of a host.
   virtual const StepKernels& step_kernels() const { return host_step_kernels(); }
-  /// The fused operators that its kernels support.
-  virtual opdef::FusedSupport fused() const { return {}; }
   /// Whether its kernels are functions of this process that share their work among its threads
   /// (device/cpu/threads.h).
   virtual bool uses_host_threads() const { return is_host(); }

@@ -7,7 +7,8 @@
 #include "opdef/kernel.h"
 
 // Kernels that the runtime puts around the kernels of a plan, so that a series of steps needs no
-// host between them. A step of a series has the number k = StepCells::step - SeriesCells::first_step.
+// host between them. A step of a series has the number k = StepCells::step -
+// SeriesCells::first_step.
 
 namespace onnxgrad::device {
 
@@ -41,14 +42,14 @@ struct StepKernels {
   opdef::KernelFn take_scalar = nullptr;
   /// (series SeriesCells, from dtype, ring float64[n]): ring[k] = from.
   opdef::KernelFn keep_scalar = nullptr;
-  /// (series SeriesCells, source [N, row], order int64[M] or null, to [rows, row]): row i of `to` is
-  /// row order[p] of the source, or row p without an order, p = first_place + k batch_rows + i.
+  /// (series SeriesCells, source [N, row], order int64[M] or null, to [rows, row]): row i of `to`
+  /// is row order[p] of the source, or row p without an order, p = first_place + k batch_rows + i.
   opdef::KernelFn gather_rows = nullptr;
   /// (from, to): no overlap.
   opdef::KernelFn copy_bytes = nullptr;
 };
 
-/// Those of a device that runs functions of this process on its memory.
+/// The kernels of a device that runs functions of this process on its memory.
 const StepKernels& host_step_kernels();
 
 }  // namespace onnxgrad::device

@@ -8,8 +8,8 @@
 
 #include "opdef/kernel.h"
 
-// Work as a Stream (device/device.h) takes it: kernels with their operands, in an order in which one
-// stream could run them, and the places that let several streams share it.
+// Work as a Stream (device/device.h) takes it: kernels with their operands, in an order in which
+// one stream could run them, and the places that let several streams share it.
 
 namespace onnxgrad::device {
 
@@ -52,7 +52,7 @@ class Recording {
   virtual ~Recording() = default;
 };
 
-/// A point in the work of a stream.
+/// A point in the work of a stream, which outlives it. Any thread may ask and wait.
 class Event {
  public:
   virtual ~Event() = default;

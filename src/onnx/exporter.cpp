@@ -275,13 +275,27 @@ void Exporter::write_initializer(WireWriter& out, const ir::Value& value) {
   });
 }
 
+// Bytes of the tensors that a message holds.
+std::size_t tensor_bytes(const ir::Model& model, const TensorTextFn& text_of) {
+  if (text_of == nullptr) return static_cast<std::size_t>(initializer_bytes(model));
+  std::size_t total = 0;
+  for (const ir::Value* value : model.graph->initializers) {
+    const std::string_view text = text_of(*value);
+    const bool is_text = value->initializer.dtype() == DataType::kString;
+    const std::int64_t size = is_text ? 0 : value->initializer.size_bytes();
+    total += text.empty() ? static_cast<std::size_t>(size) : text.size();
+  }
+  return total;
+}
+
 }  // namespace
 
 std::string export_model(const ir::Model& model, ExternalTensors* external,
                          const TensorTextFn& text_of) {
   std::string bytes;
-  const bool is_in_message = external == nullptr && text_of == nullptr;
-  bytes.reserve(static_cast<std::size_t>(is_in_message ? initializer_bytes(model) : 0) + 4096);
+  // A string that grows holds the tensors twice: room for them, and some for names and nodes.
+  const std::size_t tensors = external == nullptr ? tensor_bytes(model, text_of) : 0;
+  bytes.reserve(tensors + tensors / 64 + 4096);
   WireWriter out(bytes);
   Exporter(external, text_of).write_model(out, model);
   return bytes;

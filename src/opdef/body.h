@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -16,6 +17,9 @@
 // number of times. An iteration costs a few pointer writes besides the body's own kernels: scanned
 // values are read and written in place, and a state's new value is written over the old one, or the
 // two buffers change their roles.
+//
+// On a device other than the host the kernel is a function of the host, which submits the body once
+// for each iteration: its arguments are addresses of the device, and operands are computed later.
 
 namespace onnxgrad::opdef {
 
@@ -30,8 +34,8 @@ struct Slice {
 
 /// A value that each iteration replaces by a new one of the same type and shape.
 struct BodyState {
-  const std::byte* initial = nullptr;
-  std::byte* last = nullptr;  ///< receives its last value; nullptr: not wanted
+  const std::byte* initial = nullptr;  ///< nullptr: it is a truth value, and true
+  std::byte* last = nullptr;           ///< receives its last value; nullptr: not wanted
 };
 
 /// One run of a body. Its inputs are those of the graph in order, without the states; its outputs
@@ -45,6 +49,7 @@ struct BodyRun {
   bool stops = false;
   /// Receives the number of the iteration while it runs.
   std::int64_t* counter = nullptr;
+  bool counts = false;  ///< of a body that is submitted: input 0 is the number of the iteration
   /// The outputs have space for this many iterations; then grow(), if given, moves them and
   /// returns the new number.
   std::int64_t capacity = std::numeric_limits<std::int64_t>::max();
@@ -63,8 +68,14 @@ class CompiledBody {
   virtual bool may_throw() const = 0;
   /// The sum over its kernels.
   virtual double flops() const = 0;
-  /// Returns the number of iterations. Allocates nothing.
+  /// Returns the number of iterations. Allocates nothing, but for the first run of a body that is
+  /// submitted.
   virtual std::int64_t run(const BodyRun& run, const Launch& launch) const = 0;
+  /// Copies an operand of the node to the host; waits until it is computed.
+  virtual void read(std::byte* to, const std::byte* from, std::int64_t bytes,
+                    const Launch& /*launch*/) const {
+    std::memcpy(to, from, static_cast<std::size_t>(bytes));
+  }
 };
 
 /// The inputs of a body that are states: `num_states` from number `first_state` on. Their new
@@ -80,6 +91,8 @@ struct BodyForm {
 class BodyCompiler {
  public:
   virtual ~BodyCompiler() = default;
+  /// Whether the bodies are submitted to a device.
+  virtual bool submits() const { return false; }
   /// Compiles a body; `inputs`: all inputs of the body. nullptr, with a reason, if its shapes
   /// depend on values, or if a state's next value has another type or shape. Equal calls share one
   /// result.

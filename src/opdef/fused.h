@@ -138,23 +138,6 @@ struct WeightUpdate {
 };
 inline constexpr std::string_view kWeightUpdate = "WeightUpdate";
 
-/// The fused operators that the kernels of a device support. The passes make no others;
-/// `WeightUpdate` is replaced by its body if no kernel supports it.
-struct FusedSupport {
-  bool elementwise_groups = true;  ///< `Elementwise` of several nodes, and reductions in it
-  bool gemm = true;                ///< `Gemm`
-  bool gemm_epilogue = true;       ///< element-wise work after a product, in its kernel
-  bool gemm_update = true;         ///< `GemmUpdate`
-  bool linear_step = true;         ///< `LinearStep`
-  bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
-  bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
-  bool log_sums = true;            ///< `SoftmaxCrossEntropyLoss` that returns them, its gradient
-  bool activation = true;          ///< `Activation` (opdef/activation.h)
-  bool attention = true;           ///< `Attention` and `AttentionGradient` (opdef/attention.h)
-  bool normalization = true;       ///< `BatchNormalization` with what surrounds it
-  bool pool_gradients = true;      ///< `MaxPoolGrad` and `AveragePoolGrad`
-};
-
 /// Gradients of pools of domain `onnxgrad.fused`, with operands (dy, indices) and (dy) and the
 /// attributes of the pool: the functions of these names without their last input, which has the
 /// shape of the result.

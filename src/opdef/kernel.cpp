@@ -35,6 +35,19 @@ std::span<const KernelRegistry::Entry> KernelRegistry::offers(std::string_view d
   return found->second;
 }
 
+std::vector<std::string> KernelRegistry::op_types(std::string_view domain) const {
+  std::vector<std::string> names;
+  for (const auto& [name, entries] : offers_) {
+    if (name.domain == domain) names.push_back(name.op_type);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+void KernelRegistry::remove(std::string_view domain, std::string_view op_type) {
+  offers_.erase(key_of(domain, op_type));
+}
+
 DynamicFn KernelRegistry::dynamic(std::string_view domain, std::string_view op_type) const {
   const auto found = dynamic_.find(registered_name(domain, op_type));
   return found == dynamic_.end() ? nullptr : found->second;

@@ -46,11 +46,15 @@ struct TensorDesc {
 /// The accuracy that a session asks its kernels for.
 struct Numerics {
   bool is_deterministic = true;  ///< the same bits in every run; false: faster kernels may differ
-  bool allows_tf32 = false;  ///< factors of products in float32 may be rounded to 10 bits
+  bool allows_tf32 = false;      ///< factors of products in float32 may be rounded to 10 bits
 };
 
 struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
+  /// True if a pass asks before it makes the node: an offer declines, with the reason, if the nodes
+  /// that it would replace are faster, and the kernel of one that accepts is not run. False for a
+  /// node that is there and has to run.
+  bool is_candidate = false;
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read
   /// Value of each input if known at plan time, else nullptr.
@@ -113,7 +117,7 @@ struct PreparedKernel {
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   /// At the device's alignment; contents do not outlive the call.
   std::int64_t scratch_bytes = 0;
-  std::int64_t kept_bytes = 0;       ///< constants stored in `data`, packed for instance
+  std::int64_t kept_bytes = 0;  ///< constants stored in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "blocked 15x50x100"
@@ -178,6 +182,11 @@ class KernelRegistry {
   /// to their base.
   std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
+
+  /// Operators of a domain that have offers, sorted.
+  std::vector<std::string> op_types(std::string_view domain) const;
+  /// Removes the offers for an operator, as for a device that runs some kernels of another.
+  void remove(std::string_view domain, std::string_view op_type);
 
  private:
   OpTable<std::vector<Entry>> offers_;

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,8 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// Which convolutions become chains. Values are compared in ops/nn/conv_chain_test.cpp and
+// Which convolutions become chains. The sizes that pay on the CPU are in
+// ops/testing/candidates_test.cpp, values in ops/nn/conv_chain_test.cpp and
 // tests/python/test_convolution_chains.py.
 
 namespace onnxgrad::passes {
@@ -39,13 +41,18 @@ class ChainConvolutionsTest : public testing::Test {
     graph().outputs = std::move(outputs);
     fold_constants(graph(), bench_.context());
     fuse_convolutions(graph(), bench_.context());
-    const bool changed = chain_convolutions(graph(), bench_.context());
+    PassContext context = bench_.context();
+    context.prefers = [this](const ir::Node& node) {
+      return opdef::ConvChain::read(node).links.size() <= most_links_;
+    };
+    const bool changed = chain_convolutions(graph(), context);
     EXPECT_EQ(ir::find_fault(graph()), "");
-    EXPECT_FALSE(chain_convolutions(graph(), bench_.context()));
+    EXPECT_FALSE(chain_convolutions(graph(), context));
     return changed;
   }
 
   DataType dtype_ = DataType::kFloat32;
+  std::size_t most_links_ = 3;
   int weights_ = 0;
   testing_support::Workbench bench_;
   ir::GraphBuilder& g_ = bench_.builder();
@@ -72,7 +79,7 @@ TEST_F(ChainConvolutionsTest, AnInvertedResidual) {
   }
 }
 
-TEST_F(ChainConvolutionsTest, EndsWhereNeitherIsDepthwise) {
+TEST_F(ChainConvolutionsTest, EndsWhereTheDeviceWantsNoMore) {
   Value* y = expand(project(depthwise(expand(input("x", {8, 8, 32, 32})))));
   ASSERT_TRUE(chain({depthwise(y)}));
   ASSERT_EQ(graph().nodes.size(), 2U);
@@ -96,16 +103,9 @@ TEST_F(ChainConvolutionsTest, LeavesWeightsThatAreConvolutions) {
   EXPECT_FALSE(chain({y}));
 }
 
-TEST_F(ChainConvolutionsTest, LeavesOneImage) {
-  EXPECT_FALSE(chain({depthwise(expand(input("x", {1, 8, 100, 100})))}));
-}
-
-TEST_F(ChainConvolutionsTest, LeavesWhatFitsIntoTheCache) {
-  EXPECT_FALSE(chain({depthwise(expand(input("x", {8, 8, 16, 16})))}));
-}
-
-TEST_F(ChainConvolutionsTest, LeavesImagesThatDoNotFit) {
-  EXPECT_FALSE(chain({depthwise(expand(input("x", {2, 8, 128, 128})))}));
+TEST_F(ChainConvolutionsTest, LeavesWhatTheDeviceDoesNotPrefer) {
+  most_links_ = 1;
+  EXPECT_FALSE(chain({depthwise(expand(input("x", {8, 8, 32, 32})))}));
 }
 
 TEST_F(ChainConvolutionsTest, LeavesOtherTypes) {

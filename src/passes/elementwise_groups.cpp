@@ -426,6 +426,23 @@ DataType compute_type(const ir::Node& node) {
   return has_uint64 && !has_other ? DataType::kUint64 : DataType::kInt64;
 }
 
+std::vector<ElementwiseGroup> ElementwiseGroup::singles() const {
+  std::vector<ElementwiseGroup> groups;
+  for_each([&](ir::Node* node, Role role) {
+    if (role == Role::kReduce) {
+      groups.push_back({.compute = node->outputs[0]->dtype(),
+                        .space = space,
+                        .reduce_axes = reduce_axes,
+                        .reductions = {node}});
+    } else {
+      groups.push_back({.compute = compute_type(*node),
+                        .space = node->outputs[0]->type.fixed_dims(),
+                        .main = {node}});
+    }
+  });
+  return groups;
+}
+
 std::vector<ElementwiseGroup> group_elementwise(const ir::Graph& graph,
                                                 const opdef::OpRegistry& registry, bool merge) {
   return Grouper(graph, registry, merge).run();

@@ -46,6 +46,8 @@ struct ElementwiseGroup {
   std::vector<ir::Node*>& members(Role role) {
     return role == Role::kMain ? main : role == Role::kReduce ? reductions : post;
   }
+  /// Its nodes as groups of one.
+  std::vector<ElementwiseGroup> singles() const;
   /// Any member of a non-empty group.
   const ir::Node* any_member() const { return main.empty() ? reductions.front() : main.front(); }
   /// Calls visit(node, role) for all members.

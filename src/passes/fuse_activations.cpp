@@ -12,6 +12,7 @@
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "opdef/activation.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 
 // Pattern: y = f(u), f being GELU, its approximation with tanh, or SiLU, as any exporter writes it;
@@ -26,8 +27,6 @@ using ir::Node;
 using ir::Value;
 using opdef::ActivationFunction;
 
-// Below, the elements join the groups of fuse_elementwise.
-constexpr std::int64_t kFewestElements = 4096;
 constexpr int kMaxNodesBack = 12;
 constexpr std::size_t kMaxNodesOn = 64;
 
@@ -287,11 +286,34 @@ bool is_read_forward(const Value& half, const ir::Uses& uses) {
          uses.count(rounding->inputs[0]) == 1;
 }
 
-std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Uses& uses) {
-  const Value* at = anchor.outputs[0];
+Node activation(ActivationFunction function, Value* u, std::vector<Value*> results) {
+  return candidate(opdef::kActivation, {u}, std::move(results),
+                   {{.name = "function", .value = static_cast<std::int64_t>(function)}},
+                   "Activation");
+}
+
+Node activation_gradient(const ActivationMatch& match) {
+  return candidate(opdef::kActivationGradient, {match.u, match.dy}, {match.du},
+                   {{.name = "function", .value = static_cast<std::int64_t>(match.function)}},
+                   "ActivationGradient");
+}
+
+// Whether the device has any use for a match of this type: the search takes longer than the
+// question.
+bool may_be_preferred(Value* at, const PassContext& context) {
+  constexpr std::array kAll = {ActivationFunction::kGelu, ActivationFunction::kTanhGelu,
+                               ActivationFunction::kSilu};
+  return std::ranges::any_of(kAll, [&](ActivationFunction function) {
+    return context.prefers(activation(function, at, {at}));
+  });
+}
+
+std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Uses& uses,
+                                                const PassContext& context) {
+  Value* at = anchor.outputs[0];
   const auto dims = at->type.static_dims();
   const bool is_real = at->dtype() == DataType::kFloat32 || at->dtype() == DataType::kFloat64;
-  if (!is_real || !dims || dims->num_elements() < kFewestElements) return std::nullopt;
+  if (!is_real || !dims || !may_be_preferred(at, context)) return std::nullopt;
   static const std::array shapes = {samples_of(ActivationFunction::kGelu),
                                     samples_of(ActivationFunction::kTanhGelu),
                                     samples_of(ActivationFunction::kSilu)};
@@ -343,17 +365,33 @@ Node* take(ir::Graph& graph, std::string_view op_type, std::vector<Value*> input
   return node;
 }
 
+// The slope of a 16-bit u is stored in 16 bits too, instead of u, or else computed again from u.
+bool computes_slope_again(const ActivationMatch& match, const ir::Uses& uses) {
+  return is_stored_as_f16(*match.u) &&
+         (match.y == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses));
+}
+
+bool is_preferred(const ActivationMatch& match, const ir::Uses& uses, const PassContext& context) {
+  const bool is_again = match.du != nullptr && computes_slope_again(match, uses);
+  if (is_again && !context.prefers(activation_gradient(match))) return false;
+  if (match.y == nullptr) return true;
+  std::vector<Value*> results{match.y};
+  Value slope = candidate_value(match.u->type);
+  if (match.du != nullptr && !is_again) results.push_back(&slope);
+  return context.prefers(activation(match.function, match.u, std::move(results)));
+}
+
 }  // namespace
 
-bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_activations(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   std::vector<ActivationMatch> matches;
   std::unordered_map<const Value*, bool> is_taken;
   for (const Node* node : graph.nodes) {
     if (!ir::is_op(*node, {"Erf", "Tanh", "Sigmoid", "Gelu"})) continue;
-    const auto match = match_activation(*node, uses);
+    const auto match = match_activation(*node, uses, context);
     if (!match || (match->y != nullptr && is_taken[match->y]) ||
-        (match->du != nullptr && is_taken[match->du])) {
+        (match->du != nullptr && is_taken[match->du]) || !is_preferred(*match, uses, context)) {
       continue;
     }
     if (match->y != nullptr) is_taken[match->y] = true;
@@ -374,10 +412,7 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       replaced[old_y] = node;
     }
     if (old_du == nullptr) continue;
-    // The slope of a 16-bit u is stored in 16 bits too, instead of u, or else computed again from
-    // u.
-    const bool is_f16 = is_stored_as_f16(*match.u);
-    if (is_f16 && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
+    if (computes_slope_again(match, uses)) {
       Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,
                             ir::kFusedDomain, old_du->name);
       gradient->set_attribute("function", function);
@@ -385,7 +420,7 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       continue;
     }
     Value* slope = graph.add_output(node, 1, match.u->type, "slope");
-    if (is_f16) slope = rounded(graph, slope, *match.u->producer);
+    if (is_stored_as_f16(*match.u)) slope = rounded(graph, slope, *match.u->producer);
     replaced[old_du] = take(graph, "Mul", {match.dy, slope}, match.du, "", old_du->name);
   }
   for (Node*& node : graph.nodes) {

@@ -11,6 +11,7 @@
 #include "ir/uses.h"
 #include "opdef/random_stream.h"
 #include "passes/attention_match.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/strided_view.h"
 
@@ -28,9 +29,6 @@ using opdef::StridedView;
 
 // A substitute for minus infinity: a score with this value adds nothing to any sum.
 constexpr double kNever = -1e30;
-
-// Up to this many probabilities per head are stored for the gradient; more are computed again.
-constexpr std::int64_t kStoredProbabilities = std::int64_t{1} << 16;
 
 struct ReadOperand {
   Value* value = nullptr;
@@ -84,8 +82,6 @@ class Fusion {
       if (step.kind == ScoreStep::Kind::kScale) forward_.scale *= step.factor;
     }
     forward_.dropout = match_.dropped;
-    forward_.stores_probabilities =
-        match_.has_gradient && sizes_.queries * sizes_.keys <= kStoredProbabilities;
     forward_.probabilities_type = match_.probabilities_type;
     forward_.rounds_gradient = match_.rounds_gradient;
     if (is_rounded() && match_.softmax->outputs[0]->dtype() != DataType::kFloat32) return false;
@@ -101,43 +97,36 @@ class Fusion {
     return nodes;
   }
 
+  /// Whether the device prefers the nodes: with probabilities that are stored for the gradient, or
+  /// else computed again.
+  bool is_preferred(const PassContext& context) {
+    forward_.stores_probabilities = match_.has_gradient;
+    if (prefers_nodes(context)) return true;
+    if (!match_.has_gradient) return false;
+    forward_.stores_probabilities = false;
+    return prefers_nodes(context);
+  }
+
   Node* make_forward() {
-    std::vector<Value*> inputs{q_.value, k_.value, v_.value};
-    inputs.insert(inputs.end(), masks_.begin(), masks_.end());
-    Node* node = make(opdef::kAttention, std::move(inputs), 2, forward_.attributes());
+    Node* node = add(forward_node(nullptr), 2);
     ir::Graph::set_output(node, 0, y_.value);
     if (!match_.has_gradient) {
       node->outputs[1] = nullptr;
     } else {
       stats_ = node->outputs[1];
-      const std::int64_t columns = forward_.stores_probabilities ? sizes_.keys : 2;
-      const bool is_narrow = forward_.stores_probabilities && is_rounded();
-      stats_->type = ir::Type::tensor(is_narrow ? forward_.probabilities_type : y_.value->dtype(),
-                                      ir::SymbolicShape{sizes_.heads * sizes_.queries, columns});
+      stats_->type = stats_type();
     }
     return node;
   }
 
   /// And a Transpose, where the gradient of transposed keys must be transposed.
   std::vector<Node*> make_gradient() {
-    Value* const y = is_rounded() ? nullptr : y_.value;
-    const auto at = [](Node* node, std::size_t i) { return node ? node->inputs[i] : nullptr; };
-    std::vector<Value*> inputs{dy_.value,
-                               y,
-                               stats_,
-                               as_read(q_.value, at(match_.dkt, 0)),
-                               as_read(k_.value, at(match_.dq, 1)),
-                               as_read(v_.value, at(match_.dp, 1))};
-    inputs.insert(inputs.end(), masks_.begin(), masks_.end());
-    opdef::AttentionGradient gradient{
-        .forward = forward_, .dy = dy_.view, .dq = dq_.view, .dk = dk_.view, .dv = dv_.view};
-    Node* node = make(opdef::kAttentionGradient, std::move(inputs), 4, gradient.attributes());
+    Node* node = add(gradient_node(stats_, dk_.value), 4);
     std::vector<Node*> nodes{node};
-    const Value* transposed = match_.dkt == nullptr ? nullptr : match_.dkt->outputs[0];
     if (dk_.is_transposed) {
       dk_.value = node->outputs[2];
-      dk_.value->type = ir::Type::tensor(transposed->dtype(), swapped(transposed));
-      std::vector<std::int64_t> perm(transposed->type.rank());
+      dk_.value->type = transposed_type();
+      std::vector<std::int64_t> perm(dk_.value->type.rank());
       for (std::size_t i = 0; i < perm.size(); ++i) perm[i] = static_cast<std::int64_t>(i);
       std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
       nodes.push_back(graph_.make_node("Transpose", {dk_.value}, {match_.dkt->outputs[0]},
@@ -180,18 +169,70 @@ class Fusion {
     return shape;
   }
 
-  Node* make(std::string_view op_type, std::vector<Value*> inputs, std::size_t num_outputs,
-             std::vector<ir::Attribute> attributes) {
-    Node* node = graph_.add_node(op_type, std::move(inputs), num_outputs, std::move(attributes),
-                                 ir::kFusedDomain, match_.product->name);
-    graph_.nodes.pop_back();
+  bool prefers_nodes(const PassContext& context) const {
+    Value stats = candidate_value(stats_type());
+    if (!context.prefers(forward_node(match_.has_gradient ? &stats : nullptr))) return false;
+    if (!match_.has_gradient) return true;
+    Value transposed = candidate_value(dk_.is_transposed ? transposed_type() : ir::Type());
+    return context.prefers(gradient_node(&stats, dk_.is_transposed ? &transposed : dk_.value));
+  }
+
+  Node forward_node(Value* stats) const {
+    std::vector<Value*> inputs{q_.value, k_.value, v_.value};
+    inputs.insert(inputs.end(), masks_.begin(), masks_.end());
+    return node_of(opdef::kAttention, std::move(inputs), {y_.value, stats}, forward_.attributes());
+  }
+
+  Node gradient_node(Value* stats, Value* dk) const {
+    Value* const y = is_rounded() ? nullptr : y_.value;
+    const auto at = [](Node* node, std::size_t i) { return node ? node->inputs[i] : nullptr; };
+    std::vector<Value*> inputs{dy_.value,
+                               y,
+                               stats,
+                               as_read(q_.value, at(match_.dkt, 0)),
+                               as_read(k_.value, at(match_.dq, 1)),
+                               as_read(v_.value, at(match_.dp, 1))};
+    inputs.insert(inputs.end(), masks_.begin(), masks_.end());
+    const opdef::AttentionGradient gradient{
+        .forward = forward_, .dy = dy_.view, .dq = dq_.view, .dk = dk_.view, .dv = dv_.view};
+    return node_of(opdef::kAttentionGradient, std::move(inputs),
+                   {dq_.value, dk, dv_.value, match_.dscore}, gradient.attributes());
+  }
+
+  // A candidate that draws the random numbers of the dropout.
+  Node node_of(std::string_view op_type, std::vector<Value*> inputs, std::vector<Value*> outputs,
+               std::vector<ir::Attribute> attributes) const {
+    Node node = candidate(op_type, std::move(inputs), std::move(outputs), std::move(attributes),
+                          match_.product->name);
     if (match_.dropout != nullptr) {
-      opdef::draw_like(*match_.dropout, *node);
+      opdef::draw_like(*match_.dropout, node);
       if (const auto* seed = match_.dropout->find_attribute("seed")) {
-        node->set_attribute("seed", *seed);
+        node.set_attribute("seed", *seed);
       }
     }
     return node;
+  }
+
+  // Adds a candidate to the graph with outputs of its own.
+  Node* add(Node node, std::size_t num_outputs) {
+    Node* added = graph_.add_node(node.op_type, std::move(node.inputs), num_outputs,
+                                  std::move(node.attributes), node.domain, node.name);
+    graph_.nodes.pop_back();
+    added->metadata = std::move(node.metadata);
+    return added;
+  }
+
+  ir::Type stats_type() const {
+    const std::int64_t columns = forward_.stores_probabilities ? sizes_.keys : 2;
+    const bool is_narrow = forward_.stores_probabilities && is_rounded();
+    return ir::Type::tensor(is_narrow ? forward_.probabilities_type : y_.value->dtype(),
+                            ir::SymbolicShape{sizes_.heads * sizes_.queries, columns});
+  }
+
+  // The gradient of transposed keys before its Transpose.
+  ir::Type transposed_type() const {
+    const Value* transposed = match_.dkt->outputs[0];
+    return ir::Type::tensor(transposed->dtype(), swapped(transposed));
   }
 
   // All rows of scores, of both products, are queries of heads.
@@ -385,7 +426,7 @@ bool overlaps(const std::vector<const Node*>& nodes,
 
 }  // namespace
 
-bool fuse_attention(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_attention(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   std::vector<AttentionMatch> matches;
   for (Node* node : graph.nodes) {
@@ -398,7 +439,7 @@ bool fuse_attention(ir::Graph& graph, const PassContext& /*context*/) {
     Fusion fusion(graph, uses, match);
     if (!fusion.plan()) continue;
     const std::vector<const Node*> gone = fusion.replaced();
-    if (overlaps(gone, replaced)) continue;
+    if (overlaps(gone, replaced) || !fusion.is_preferred(context)) continue;
     replaced.insert(gone.begin(), gone.end());
     made[match.product].push_back(fusion.make_forward());
     if (!fusion.has_gradient()) continue;

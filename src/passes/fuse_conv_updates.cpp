@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
@@ -34,7 +35,7 @@ bool are_outputs(const std::vector<ir::Value*>& results, const ir::Graph& graph)
 }  // namespace
 
 bool fuse_conv_updates(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel || !any_node(graph, is_weight_gradient)) return false;
+  if (!any_node(graph, is_weight_gradient)) return false;
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
@@ -42,20 +43,15 @@ bool fuse_conv_updates(ir::Graph& graph, const PassContext& context) {
     const Node* conv = match.gradient == nullptr ? nullptr : match.gradient->producer;
     if (conv == nullptr || !is_weight_gradient(*conv)) continue;
     if (!are_outputs(node->outputs, graph)) continue;
-    const Node before = *node;
-    node->domain = ir::kFusedDomain;
-    node->op_type = match.is_descent ? opdef::kConvDescent : opdef::kConvWeightUpdate;
-    node->inputs = {conv->inputs[0], conv->inputs[1]};
-    node->inputs.insert(node->inputs.end(), match.others.begin(), match.others.end());
-    node->attributes.insert(node->attributes.end(), conv->attributes.begin(),
+    Node fused = *node;
+    fused.domain = ir::kFusedDomain;
+    fused.op_type = match.is_descent ? opdef::kConvDescent : opdef::kConvWeightUpdate;
+    fused.inputs = {conv->inputs[0], conv->inputs[1]};
+    fused.inputs.insert(fused.inputs.end(), match.others.begin(), match.others.end());
+    fused.attributes.insert(fused.attributes.end(), conv->attributes.begin(),
                             conv->attributes.end());
-    if (!context.has_kernel(*node)) {
-      node->domain = before.domain;
-      node->op_type = before.op_type;
-      node->inputs = before.inputs;
-      node->attributes = before.attributes;
-      continue;
-    }
+    if (!context.prefers(fused)) continue;
+    *node = std::move(fused);
     changed = true;
   }
   if (changed) ir::eliminate_dead_nodes(graph);

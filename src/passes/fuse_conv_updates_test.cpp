@@ -35,10 +35,10 @@ class FuseConvUpdatesTest : public testing::Test {
     return g_.call(opdef::kWeightUpdate, {gradient, w_, input("m", {4, 3, 3, 3}), rate_}, 2,
                    update.attributes());
   }
-  bool fuse(std::vector<Value*> outputs, bool has_kernel = true) {
+  bool fuse(std::vector<Value*> outputs, bool is_preferred = true) {
     graph().outputs = std::move(outputs);
     PassContext context = bench_.context();
-    context.has_kernel = [=](const ir::Node&) { return has_kernel; };
+    context.prefers = [=](const ir::Node&) { return is_preferred; };
     const bool changed = fuse_conv_updates(graph(), context);
     EXPECT_EQ(ir::find_fault(graph()), "");
     EXPECT_FALSE(fuse_conv_updates(graph(), context));
@@ -88,9 +88,9 @@ TEST_F(FuseConvUpdatesTest, LeavesUpdatesThatAreGuarded) {
   EXPECT_FALSE(fuse({kept, results[1]}));
 }
 
-TEST_F(FuseConvUpdatesTest, LeavesWhatNoKernelRuns) {
+TEST_F(FuseConvUpdatesTest, LeavesWhatTheDeviceDoesNotPrefer) {
   const std::vector<Value*> results = momentum(gradient());
-  EXPECT_FALSE(fuse(results, /*has_kernel=*/false));
+  EXPECT_FALSE(fuse(results, /*is_preferred=*/false));
   EXPECT_EQ(graph().nodes.size(), 2U);
   EXPECT_EQ(results[0]->producer->domain, ir::kFunctionDomain);
 }

@@ -4,10 +4,12 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "ir/pattern.h"
 #include "ir/uses.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -42,7 +44,8 @@ bool bound_of(const ir::Value* value, float& bound) {
 
 class ConvolutionFusion {
  public:
-  explicit ConvolutionFusion(ir::Graph& graph) : graph_(graph), uses_(graph) {}
+  ConvolutionFusion(ir::Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), uses_(graph) {}
 
   bool run() {
     const std::vector<ir::Node*> before = graph_.nodes;  // making a node moves the list
@@ -105,8 +108,7 @@ class ConvolutionFusion {
     return end;
   }
 
-  void emit(ir::Node& conv, const ConvEnd& end) {
-    ir::Node* last = end.after.back();
+  static ir::Node with_end(const ir::Node& conv, const ConvEnd& end) {
     std::vector<ir::Value*> inputs = conv.inputs;
     if (end.residual != nullptr) {
       inputs.resize(3, nullptr);
@@ -115,14 +117,22 @@ class ConvolutionFusion {
     std::vector<ir::Attribute> attributes = conv.attributes;
     attributes.push_back({.name = "low", .value = end.low});
     attributes.push_back({.name = "high", .value = end.high});
-    ir::Value* y = last->outputs[0];
+    return candidate("Conv", std::move(inputs), {end.after.back()->outputs[0]},
+                     std::move(attributes), conv.name);
+  }
+
+  void emit(const ir::Node& conv, const ConvEnd& end) {
+    ir::Node fused = with_end(conv, end);
+    if (!context_.prefers(fused)) return;
     taken_.insert(&conv);
     taken_.insert(end.after.begin(), end.after.end());
-    fused_[last] = graph_.make_node("Conv", std::move(inputs), {y}, conv.name,
-                                    std::move(attributes), ir::kFusedDomain);
+    fused_[end.after.back()] =
+        graph_.make_node(fused.op_type, std::move(fused.inputs), fused.outputs, fused.name,
+                         std::move(fused.attributes), fused.domain);
   }
 
   ir::Graph& graph_;
+  const PassContext& context_;
   ir::Uses uses_;
   std::unordered_set<const ir::Node*> taken_;
   std::unordered_map<const ir::Node*, ir::Node*> fused_;  // by the node in whose place it is
@@ -130,9 +140,9 @@ class ConvolutionFusion {
 
 }  // namespace
 
-bool fuse_convolutions(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_convolutions(ir::Graph& graph, const PassContext& context) {
   if (!any_node(graph, [](const ir::Node& node) { return is_op(&node, "Conv"); })) return false;
-  return ConvolutionFusion(graph).run();
+  return ConvolutionFusion(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

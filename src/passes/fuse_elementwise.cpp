@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "ir/uses.h"
 #include "opdef/fused.h"
+#include "passes/candidate.h"
 #include "passes/elementwise_groups.h"
 #include "passes/passes.h"
 
@@ -148,7 +149,18 @@ class Emitter {
   Emitter(ir::Graph& graph, const PassContext& context)
       : graph_(graph), context_(context), uses_(graph) {}
 
+  /// Makes the node of a group; nullptr if the device does not prefer it, and the CPU does not run
+  /// it instead.
   ir::Node* emit(const ElementwiseGroup& group) {
+    ir::Node made = node_of(group);
+    const bool is_single = group.size() == 1;
+    if (!context_.prefers(made) && !(is_single && context_.is_left_to_cpu(made))) return nullptr;
+    return graph_.make_node(made.op_type, std::move(made.inputs), made.outputs, made.name,
+                            std::move(made.attributes), made.domain);
+  }
+
+ private:
+  ir::Node node_of(const ElementwiseGroup& group) {
     ProgramBuilder main(context_.ops);
     for (const ir::Node* node : group.main) main.add_node(*node, is_read_inside(*node, group));
     std::vector<ir::Value*> outputs;
@@ -194,10 +206,10 @@ class Emitter {
     fused.flush_denormals = updates_slots(outputs);
     std::vector<ir::Value*> inputs = main.operands();
     inputs.insert(inputs.end(), post.operands().begin(), post.operands().end());
-    return make_node(group, fused, std::move(inputs), outputs);
+    return candidate(opdef::kElementwise, std::move(inputs), std::move(outputs), fused.attributes(),
+                     name_of(group));
   }
 
- private:
   // Slots of an optimizer: averages of gradients, which decay to denormal numbers where the
   // gradient has become zero. A weight, from which a step is subtracted, does not.
   bool updates_slots(const std::vector<ir::Value*>& outputs) const {
@@ -234,14 +246,11 @@ class Emitter {
     main.add_operand();
   }
 
-  ir::Node* make_node(const ElementwiseGroup& group, const opdef::Elementwise& fused,
-                      std::vector<ir::Value*> inputs, const std::vector<ir::Value*>& outputs) {
+  static std::string name_of(const ElementwiseGroup& group) {
     const ir::Node* last = !group.post.empty()         ? group.post.back()
                            : !group.reductions.empty() ? group.reductions.back()
                                                        : group.main.back();
-    return graph_.make_node(opdef::kElementwise, std::move(inputs), outputs,
-                            last->name + (group.size() > 1 ? "_fused" : ""), fused.attributes(),
-                            ir::kFusedDomain);
+    return last->name + (group.size() > 1 ? "_fused" : "");
   }
 
   ir::Graph& graph_;
@@ -257,17 +266,22 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) 
   Emitter emitter(graph, context);
   std::unordered_map<const ir::Node*, ir::Node*> last_of;  // node after which each fused node goes
   std::unordered_set<const ir::Node*> members;
-  for (const ElementwiseGroup& group : groups) {
+  const auto emit = [&](const ElementwiseGroup& group) {
     ir::Node* fused = emitter.emit(group);
+    if (fused == nullptr) return false;
     const ir::Node* anchor = nullptr;
-    for (const auto* list : {&group.main, &group.reductions, &group.post}) {
-      for (const ir::Node* node : *list) {
-        members.insert(node);
-        anchor = node;
-      }
-    }
+    group.for_each([&](const ir::Node* node, Role) {
+      members.insert(node);
+      anchor = node;
+    });
     last_of.emplace(anchor, fused);
+    return true;
+  };
+  for (const ElementwiseGroup& group : groups) {
+    if (emit(group) || group.size() == 1) continue;
+    for (const ElementwiseGroup& single : group.singles()) emit(single);
   }
+  if (last_of.empty()) return false;
   std::vector<ir::Node*> nodes;
   for (ir::Node* node : graph.nodes) {
     if (const auto found = last_of.find(node); found != last_of.end())

@@ -116,11 +116,11 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
     if (i != at) inputs.push_back(node.inputs[i]);
   }
   const ir::Node* const producer = product->producer;
-  if (is_narrowed && (!ir::holds_f16(producer->inputs[0]) || !context.has_kernel)) return false;
+  if (is_narrowed && !ir::holds_f16(producer->inputs[0])) return false;
   std::string op_type = std::exchange(node.op_type, producer->op_type);
   auto attributes = std::exchange(node.attributes, std::move(completed));
   node.inputs.swap(inputs);
-  if (!is_narrowed || context.has_kernel(node)) return true;
+  if (context.prefers(node)) return true;
   node.op_type = std::move(op_type);
   node.attributes = std::move(attributes);
   node.inputs.swap(inputs);

@@ -1,8 +1,13 @@
+#include "passes/fuse_gemm.h"
+
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "opdef/fused.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -39,13 +44,6 @@ bool has_kernel_type(const ir::Node& node) {
          node.inputs[1]->type.static_dims();
 }
 
-ir::Value* emit_matmul(Rewriter& out, const Operand& a, const Operand& b, const ir::Type& type,
-                       std::string_view hint) {
-  const opdef::Gemm gemm{.transpose_a = a.transposed, .transpose_b = b.transposed};
-  return out.emit(ir::kFusedDomain, opdef::kGemm, {a.value, b.value}, type, gemm.attributes(),
-                  hint);
-}
-
 bool is_matmul(const ir::Node& node) {
   return node.domain.empty() && node.op_type == "MatMul" && has_kernel_type(node) &&
          node.inputs[0]->type.rank() >= 2 && node.inputs[1]->type.rank() == 2;
@@ -55,50 +53,54 @@ bool is_gemm(const ir::Node& node) {
   return node.domain.empty() && node.op_type == "Gemm" && has_kernel_type(node);
 }
 
-void rewrite_matmul(Rewriter& out, const ir::Node& node) {
-  const bool is_matrix = node.inputs[0]->type.rank() == 2;
-  const Operand a =
-      is_matrix ? strip_transpose(node.inputs[0], false) : Operand{node.inputs[0], false};
-  const Operand b = strip_transpose(node.inputs[1], false);
+// The product; that of a Gemm as y = alpha A B + beta C, the scaling and the sum as element-wise
+// nodes that later passes fuse.
+void rewrite(Rewriter& out, ir::Graph& graph, const ir::Node& node, ir::Node gemm) {
   ir::Value* result = node.outputs[0];
-  Rewriter::take_over(result, emit_matmul(out, a, b, result->type, node.name));
-}
-
-// y = alpha A B + beta C, the scaling and the sum as element-wise nodes that later passes fuse.
-void rewrite_gemm(Rewriter& out, ir::Graph& graph, const ir::Node& node) {
-  const Operand a = strip_transpose(node.inputs[0], node.int_attribute("transA") != 0);
-  const Operand b = strip_transpose(node.inputs[1], node.int_attribute("transB") != 0);
-  ir::Value* result = node.outputs[0];
-  const auto scaled = [&](ir::Value* x, float factor) {
-    if (factor == 1.0F) return x;
-    ir::Value* constant =
-        graph.add_initializer("factor", Tensor::scalar_of(result->dtype(), factor));
-    return out.emit("", "Mul", {x, constant}, x->type, {}, node.name);
-  };
-  const float beta = node.float_attribute("beta");
-  ir::Value* last =
-      scaled(emit_matmul(out, a, b, result->type, node.name), node.float_attribute("alpha"));
-  if (ir::Value* c = node.input(2); c != nullptr && beta != 0.0F) {
-    last = out.emit("", "Add", {last, scaled(c, beta)}, result->type, {}, node.name);
+  ir::Value* last = out.emit(gemm.domain, gemm.op_type, std::move(gemm.inputs), result->type,
+                             std::move(gemm.attributes), node.name);
+  if (node.op_type == "Gemm") {
+    const auto scaled = [&](ir::Value* x, float factor) {
+      if (factor == 1.0F) return x;
+      ir::Value* constant =
+          graph.add_initializer("factor", Tensor::scalar_of(result->dtype(), factor));
+      return out.emit("", "Mul", {x, constant}, x->type, {}, node.name);
+    };
+    last = scaled(last, node.float_attribute("alpha"));
+    const float beta = node.float_attribute("beta");
+    if (ir::Value* c = node.input(2); c != nullptr && beta != 0.0F) {
+      last = out.emit("", "Add", {last, scaled(c, beta)}, result->type, {}, node.name);
+    }
   }
   Rewriter::take_over(result, last);
 }
 
 }  // namespace
 
-bool fuse_gemm(ir::Graph& graph, const PassContext&) {
+std::optional<ir::Node> gemm_of(const ir::Node& node) {
+  if (!is_matmul(node) && !is_gemm(node)) return std::nullopt;
+  const bool is_general = node.op_type == "Gemm";
+  const bool is_matrix = node.inputs[0]->type.rank() == 2;
+  Operand a{node.inputs[0], is_general && node.int_attribute("transA") != 0};
+  if (is_matrix) a = strip_transpose(a.value, a.transposed);
+  const Operand b =
+      strip_transpose(node.inputs[1], is_general && node.int_attribute("transB") != 0);
+  const opdef::Gemm gemm{.transpose_a = a.transposed, .transpose_b = b.transposed};
+  return candidate(opdef::kGemm, {a.value, b.value}, {node.outputs[0]}, gemm.attributes(),
+                   node.name);
+}
+
+bool fuse_gemm(ir::Graph& graph, const PassContext& context) {
   bool changed = false;
   Rewriter out(graph);
   for (ir::Node* node : out.before()) {
-    if (is_matmul(*node)) {
-      rewrite_matmul(out, *node);
-      changed = true;
-    } else if (is_gemm(*node)) {
-      rewrite_gemm(out, graph, *node);
-      changed = true;
-    } else {
+    auto gemm = gemm_of(*node);
+    if (!gemm || !context.prefers(*gemm)) {
       out.keep(node);
+      continue;
     }
+    rewrite(out, graph, *node, *std::move(gemm));
+    changed = true;
   }
   out.finish();
   if (changed) ir::eliminate_dead_nodes(graph);

@@ -7,6 +7,7 @@
 
 #include "ir/uses.h"
 #include "opdef/fused.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 #include "passes/step_patterns.h"
@@ -78,27 +79,34 @@ std::optional<std::pair<ir::Value*, Scaled>> match_update(const ir::Node& node, 
   return std::nullopt;
 }
 
+std::optional<ir::Node> gemm_update_of(const ir::Node& node, const Uses& uses) {
+  const auto update = match_update(node, uses);
+  if (!update) return std::nullopt;
+  const auto& [weight, scaled] = *update;
+  std::vector<ir::Value*> inputs{weight, scaled.product->inputs[0], scaled.product->inputs[1]};
+  if (scaled.rate != nullptr) inputs.push_back(scaled.rate);
+  const auto gemm = opdef::Gemm::read(*scaled.product);
+  const opdef::GemmUpdate fused{
+      .transpose_a = gemm.transpose_a, .transpose_b = gemm.transpose_b, .scale = scaled.scale};
+  return candidate(opdef::kGemmUpdate, std::move(inputs), {node.outputs[0]}, fused.attributes(),
+                   node.name);
+}
+
 }  // namespace
 
-bool fuse_gemm_updates(ir::Graph& graph, const PassContext&) {
+bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context) {
   const Uses uses(graph);
   bool changed = false;
   Rewriter out(graph);
   for (ir::Node* node : out.before()) {
-    const auto update = match_update(*node, uses);
-    if (!update) {
+    auto update = gemm_update_of(*node, uses);
+    if (!update || !context.prefers(*update)) {
       out.keep(node);
       continue;
     }
-    const auto& [weight, scaled] = *update;
-    std::vector<ir::Value*> inputs{weight, scaled.product->inputs[0], scaled.product->inputs[1]};
-    if (scaled.rate != nullptr) inputs.push_back(scaled.rate);
     ir::Value* result = node->outputs[0];
-    const auto gemm = opdef::Gemm::read(*scaled.product);
-    const opdef::GemmUpdate fused{
-        .transpose_a = gemm.transpose_a, .transpose_b = gemm.transpose_b, .scale = scaled.scale};
-    ir::Value* updated = out.emit(ir::kFusedDomain, opdef::kGemmUpdate, std::move(inputs),
-                                  result->type, fused.attributes(), node->name);
+    ir::Value* updated = out.emit(update->domain, update->op_type, std::move(update->inputs),
+                                  result->type, std::move(update->attributes), node->name);
     Rewriter::take_over(result, updated);
     changed = true;
   }

@@ -69,7 +69,7 @@ class LayerNormFusion {
     });
   }
 
-  // Replaces a node's description if a kernel takes it.
+  // Replaces a node's description if the device prefers the new one.
   bool change(Node* node, std::string_view op_type, std::vector<Value*> inputs,
               std::vector<Value*> outputs) {
     const Node before = *node;
@@ -77,9 +77,9 @@ class LayerNormFusion {
     node->op_type = op_type;
     node->inputs = std::move(inputs);
     node->outputs = outputs;
-    const bool has_kernel = context_.has_kernel(*node);
+    const bool is_preferred = context_.prefers(*node);
     node->outputs = before.outputs;
-    if (!has_kernel) {
+    if (!is_preferred) {
       *node = before;
       return false;
     }
@@ -265,7 +265,7 @@ class LayerNormFusion {
 }  // namespace
 
 bool fuse_layer_norms(ir::Graph& graph, const PassContext& context) {
-  return context.has_kernel && LayerNormFusion(graph, context).run();
+  return LayerNormFusion(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "opdef/fused.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 #include "passes/step_patterns.h"
@@ -19,9 +20,6 @@
 namespace onnxgrad::passes {
 namespace {
 
-// More rows are better off with the sums in double of the separate kernels.
-constexpr std::int64_t kMostRows = 128;
-constexpr std::int64_t kMostFeatures = 1024;
 constexpr std::size_t kMostLeaves = 2;  // the bias and the target
 
 struct Leaf {
@@ -87,6 +85,8 @@ class LinearStepMatch {
 
   /// Whether all that reads the scores is part of the step.
   bool find();
+  /// The step, in no graph.
+  ir::Node step() const;
   void rewrite(ir::Graph& graph) const;
 
  private:
@@ -135,14 +135,13 @@ bool LinearStepMatch::find_scores() {
   // dw = X^T slope for a column, slope^T X for a row.
   const bool is_column = (*dims)[1] == 1;
   const std::int64_t features = dims->num_elements();
-  if (features > kMostFeatures) return false;
   for (ir::Node* node : graph_.nodes) {
     if (!opdef::is_plain_matmul(node) || node->inputs[1] != weight_) continue;
     const auto product = opdef::Gemm::read(*node);
     ir::Value* x = node->inputs[0];
     rows_ = num_elements(node->outputs[0]);
     const auto x_dims = x->type.static_dims();
-    if (product.transpose_a || !x_dims || x_dims->rank() == 0 || rows_ < 1 || rows_ > kMostRows ||
+    if (product.transpose_a || !x_dims || x_dims->rank() == 0 || rows_ < 1 ||
         x_dims->num_elements() != rows_ * features || (*x_dims)[x_dims->rank() - 1] != features ||
         (features > 1 && product.transpose_b == is_column)) {
       continue;
@@ -166,14 +165,14 @@ std::optional<Polynomial> LinearStepMatch::with_leaf(Polynomial p, double factor
   // A Gemm's beta times its bias.
   while (is_standard(leaf->producer, "Mul") && num_elements(leaf) > 0) {
     const auto& factors = leaf->producer->inputs;
-    const auto first = constant_number(factors[0], kMostRows);
-    const auto by = first ? first : constant_number(factors[1], kMostRows);
+    const auto first = constant_number(factors[0], rows_);
+    const auto by = first ? first : constant_number(factors[1], rows_);
     ir::Value* other = factors[first ? 1 : 0];
     if (!by || *by == 0 || num_elements(other) != num_elements(leaf)) break;
     factor *= *by;
     leaf = other;
   }
-  if (const auto constant = constant_number(leaf, kMostRows)) {
+  if (const auto constant = constant_number(leaf, rows_)) {
     if (p.is_sum && rows_ > 1) return std::nullopt;
     p.shift += factor * *constant;
     return p;
@@ -258,7 +257,7 @@ std::optional<Polynomial> LinearStepMatch::product_of(const ir::Node& node) {
   if (divides && a == nullptr) return std::nullopt;
   Polynomial p = a != nullptr ? *a : *b;
   ir::Value* by = node.inputs[a != nullptr ? 1 : 0];
-  if (const auto constant = constant_number(by, kMostRows)) {
+  if (const auto constant = constant_number(by, rows_)) {
     const double factor = divides ? 1 / *constant : *constant;
     if (!std::isfinite(factor) || factor == 0) return std::nullopt;
     return scaled(std::move(p), factor);
@@ -288,7 +287,7 @@ std::optional<Polynomial> LinearStepMatch::value_of(const ir::Node& node) {
   if (is_standard(&node, "ReduceSum") || is_standard(&node, "ReduceMean")) return sum_of(node);
   if (is_standard(&node, "Pow")) {
     const Polynomial* p = known(node.inputs[0]);
-    const auto exponent = constant_number(node.inputs[1], kMostRows);
+    const auto exponent = constant_number(node.inputs[1], rows_);
     const bool is_square = p != nullptr && p->power == 1 && p->rate == nullptr && exponent == 2 &&
                            (!p->is_sum || rows_ == 1);
     if (!is_square) return std::nullopt;
@@ -425,12 +424,18 @@ bool LinearStepMatch::find() {
   return find_results() && comes_in_time();
 }
 
-void LinearStepMatch::rewrite(ir::Graph& graph) const {
+ir::Node LinearStepMatch::step() const {
   std::vector<ir::Value*> outputs{loss_, update_->outputs[0]};
   if (bias_update_.node != nullptr) outputs.push_back(bias_update_.node->outputs[0]);
-  for (ir::Value* output : outputs) output->producer = nullptr;
-  ir::Node* step = graph.make_node(opdef::kLinearStep, {x_, weight_, bias_, target_, rate_},
-                                   outputs, update_->name, step_.attributes(), ir::kFusedDomain);
+  return candidate(opdef::kLinearStep, {x_, weight_, bias_, target_, rate_}, std::move(outputs),
+                   step_.attributes(), update_->name);
+}
+
+void LinearStepMatch::rewrite(ir::Graph& graph) const {
+  ir::Node made = step();
+  for (ir::Value* output : made.outputs) output->producer = nullptr;
+  ir::Node* step = graph.make_node(made.op_type, std::move(made.inputs), made.outputs, made.name,
+                                   std::move(made.attributes), made.domain);
   std::ranges::replace(graph.nodes, update_, step);
   std::erase_if(graph.nodes, [&](const ir::Node* node) {
     return std::ranges::find(nodes_, node) != nodes_.end();
@@ -443,7 +448,7 @@ bool fuse_linear_steps(ir::Graph& graph, const PassContext& context) {
   for (ir::Node* node : graph.nodes) {
     if (!opdef::is_fused(node, opdef::kGemmUpdate)) continue;
     LinearStepMatch match(graph, context, node);
-    if (!match.find()) continue;
+    if (!match.find() || !context.prefers(match.step())) continue;
     match.rewrite(graph);
     ir::eliminate_dead_nodes(graph);
     return true;

@@ -11,6 +11,7 @@
 #include "ir/uses.h"
 #include "opdef/fused_normalization.h"
 #include "opdef/registry.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -102,7 +103,8 @@ const Value* before_rounding(const Value* value) {
 
 class NormalizationFusion {
  public:
-  explicit NormalizationFusion(ir::Graph& graph) : graph_(graph), uses_(graph) {
+  NormalizationFusion(ir::Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), uses_(graph) {
     for (std::size_t i = 0; i < graph.nodes.size(); ++i) places_[graph.nodes[i]] = i;
   }
 
@@ -116,10 +118,11 @@ class NormalizationFusion {
       Node* grad = find_gradient(*node);
       if (grad == nullptr || places_[forward.last()] > places_[grad]) {
         const bool has_mask = forward.has_clip && uses_.count(node->outputs[0]) > 1;
-        if (forward.after.empty() || has_mask) continue;
+        if (forward.after.empty() || has_mask || !prefers(forward)) continue;
         emit(forward);
       } else {
         Backward backward = follow_back(forward, grad);
+        if (!prefers(forward) || !prefers(forward.op, node->inputs[2], backward)) continue;
         const auto [mean, inverse] = emit(forward);
         emit(forward.op, forward.norm->inputs[2], backward, mean, inverse);
       }
@@ -259,10 +262,11 @@ class NormalizationFusion {
     if (backward.is_late && uses_.count(grad->inputs[0]) > 1) {  // others may read it before
       backward = {.grad = grad, .dy = grad->inputs[0]};
     }
-    Node* statistics = graph_.make_node(
-        opdef::kFusedNormalization,
-        {grad->inputs[1], grad->inputs[2], shift, grad->inputs[2], grad->inputs[2]}, {nullptr},
-        grad->name, op.attributes(), ir::kFusedDomain);
+    const std::vector<Value*> inputs{grad->inputs[1], grad->inputs[2], shift, grad->inputs[2],
+                                     grad->inputs[2]};
+    if (!prefers(inputs, {nullptr}, op, *grad) || !prefers(op, shift, backward)) return false;
+    Node* statistics = graph_.make_node(opdef::kFusedNormalization, inputs, {nullptr}, grad->name,
+                                        op.attributes(), ir::kFusedDomain);
     statistics_[backward.place()] = statistics;
     const auto [mean, inverse] = add_statistics(*statistics, *grad->inputs[2], x->name);
     emit(op, shift, backward, mean, inverse);
@@ -393,16 +397,42 @@ class NormalizationFusion {
     backward.dy = add->inputs[0];
   }
 
-  // Returns the saved mean and inverse.
-  std::pair<Value*, Value*> emit(const Forward& forward) {
+  static std::vector<Value*> inputs_of(const Forward& forward) {
     const Node& norm = *forward.norm;
     std::vector<Value*> inputs(norm.inputs.begin(), norm.inputs.begin() + 5);
     if (forward.residual != nullptr) inputs.push_back(forward.residual);
-    Node* node = graph_.make_node(opdef::kFusedNormalization, std::move(inputs), {forward.result()},
-                                  norm.name, forward.op.attributes(), ir::kFusedDomain);
-    for (std::size_t i = 1; i < norm.outputs.size() && i < 3; ++i) {
-      if (norm.outputs[i] != nullptr) ir::Graph::set_output(node, i, norm.outputs[i]);
-    }
+    return inputs;
+  }
+
+  // The result and the running statistics.
+  static std::vector<Value*> outputs_of(const Forward& forward) {
+    const Node& norm = *forward.norm;
+    std::vector<Value*> outputs{forward.result()};
+    for (std::size_t i = 1; i < 3; ++i) outputs.push_back(norm.output(i));
+    return outputs;
+  }
+
+  bool prefers(const Forward& forward) const {
+    return prefers(inputs_of(forward), outputs_of(forward), forward.op, *forward.norm);
+  }
+
+  // Asks for a normalization with these results before its statistics.
+  bool prefers(std::vector<Value*> inputs, std::vector<Value*> outputs,
+               const FusedNormalization& op, const Node& like) const {
+    Value mean = candidate_value(inputs[1]->type);
+    Value inverse = candidate_value(inputs[1]->type);
+    outputs.resize(3, nullptr);
+    outputs.insert(outputs.end(), {&mean, &inverse});
+    return context_.prefers(candidate(opdef::kFusedNormalization, std::move(inputs),
+                                      std::move(outputs), op.attributes(), like.name));
+  }
+
+  // Returns the saved mean and inverse.
+  std::pair<Value*, Value*> emit(const Forward& forward) {
+    const Node& norm = *forward.norm;
+    Node* node =
+        graph_.make_node(opdef::kFusedNormalization, inputs_of(forward), outputs_of(forward),
+                         norm.name, forward.op.attributes(), ir::kFusedDomain);
     taken_.insert(forward.norm);
     taken_.insert(forward.after.begin(), forward.after.end());
     fused_[forward.last()] = node;
@@ -416,8 +446,9 @@ class NormalizationFusion {
     return {mean, inverse};
   }
 
-  void emit(const FusedNormalization& surroundings, Value* shift, const Backward& backward,
-            Value* mean, Value* inverse) {
+  // The gradient with what surrounds it, in no graph.
+  Node gradient_of(const FusedNormalization& surroundings, Value* shift, const Backward& backward,
+                   Value* mean, Value* inverse) const {
     const Node& grad = *backward.grad;
     FusedNormalization op = surroundings;
     op.mask = backward.mask;
@@ -425,16 +456,34 @@ class NormalizationFusion {
                                   shift,       mean,           inverse};
     if (backward.more != nullptr || backward.result != nullptr) inputs.push_back(backward.more);
     if (backward.result != nullptr) inputs.push_back(backward.result);
-    Node* node = graph_.make_node(opdef::kFusedNormalizationGrad, std::move(inputs), grad.outputs,
-                                  grad.name, op.attributes(), ir::kFusedDomain);
+    std::vector<Value*> outputs = grad.outputs;
     Value* g = grad.inputs[0];
-    if (!backward.before.empty() && uses_.count(g) > 1) ir::Graph::set_output(node, 3, g);
+    if (!backward.before.empty() && uses_.count(g) > 1) {
+      outputs.resize(3, nullptr);
+      outputs.push_back(g);
+    }
+    return candidate(opdef::kFusedNormalizationGrad, std::move(inputs), std::move(outputs),
+                     op.attributes(), grad.name);
+  }
+
+  bool prefers(const FusedNormalization& surroundings, Value* shift,
+               const Backward& backward) const {
+    Value mean = candidate_value(backward.grad->inputs[2]->type);
+    Value inverse = candidate_value(backward.grad->inputs[2]->type);
+    return context_.prefers(gradient_of(surroundings, shift, backward, &mean, &inverse));
+  }
+
+  void emit(const FusedNormalization& surroundings, Value* shift, const Backward& backward,
+            Value* mean, Value* inverse) {
+    Node made = gradient_of(surroundings, shift, backward, mean, inverse);
     taken_.insert(backward.grad);
     taken_.insert(backward.before.begin(), backward.before.end());
-    fused_[backward.place()] = node;
+    fused_[backward.place()] = graph_.make_node(made.op_type, std::move(made.inputs), made.outputs,
+                                                made.name, std::move(made.attributes), made.domain);
   }
 
   ir::Graph& graph_;
+  const PassContext& context_;
   ir::Uses uses_;
   std::unordered_map<const Node*, std::size_t> places_;
   std::unordered_set<const Node*> taken_;
@@ -444,11 +493,11 @@ class NormalizationFusion {
 
 }  // namespace
 
-bool fuse_normalization(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_normalization(ir::Graph& graph, const PassContext& context) {
   const bool has_normalizations = any_node(graph, [](const Node& node) {
     return opdef::base_name(node.domain, node.op_type).starts_with("BatchNormalization");
   });
-  return has_normalizations && NormalizationFusion(graph).run();
+  return has_normalizations && NormalizationFusion(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

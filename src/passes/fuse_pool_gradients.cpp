@@ -110,17 +110,13 @@ bool drop_input(const ir::Graph& graph, const PassContext& context) {
   bool changed = false;
   for (Node* node : graph.nodes) {
     if (!is_pool_gradient(*node) || !node->outputs[0]->type.static_dims()) continue;
-    const Node before = *node;
-    node->op_type = opdef::base_name(node->domain, node->op_type);
-    node->domain = ir::kFusedDomain;
-    node->inputs.pop_back();
-    if (context.has_kernel(*node)) {
-      changed = true;
-      continue;
-    }
-    node->domain = before.domain;
-    node->op_type = before.op_type;
-    node->inputs = before.inputs;
+    Node fused = *node;
+    fused.op_type = opdef::base_name(node->domain, node->op_type);
+    fused.domain = ir::kFusedDomain;
+    fused.inputs.pop_back();
+    if (!context.prefers(fused)) continue;
+    *node = std::move(fused);
+    changed = true;
   }
   return changed;
 }
@@ -128,7 +124,7 @@ bool drop_input(const ir::Graph& graph, const PassContext& context) {
 }  // namespace
 
 bool fuse_pool_gradients(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel || !any_node(graph, is_pool_gradient)) return false;
+  if (!any_node(graph, is_pool_gradient)) return false;
   bool changed = mask_before(graph);
   changed = sum_before(graph) || changed;
   changed = drop_input(graph, context) || changed;

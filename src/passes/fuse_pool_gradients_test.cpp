@@ -43,11 +43,11 @@ class FusePoolGradientsTest : public testing::Test {
   Value* mask(Value* of, Value* dx) {
     return g_.where(g_.greater(of, g_.scalar_like(of, 0)), dx, g_.scalar_like(dx, 0));
   }
-  bool fuse(std::vector<Value*> outputs, bool has_kernel = true) {
+  bool fuse(std::vector<Value*> outputs, bool is_preferred = true) {
     graph().outputs = std::move(outputs);
     graph().nodes.shrink_to_fit();  // a list that grows while it is read is somewhere else then
     PassContext context = bench_.context();
-    context.has_kernel = [=](const Node&) { return has_kernel; };
+    context.prefers = [=](const Node&) { return is_preferred; };
     const bool changed = fuse_pool_gradients(graph(), context);
     EXPECT_EQ(ir::find_fault(graph()), "");
     EXPECT_FALSE(fuse_pool_gradients(graph(), context));
@@ -110,7 +110,7 @@ TEST_F(FusePoolGradientsTest, MasksOfOtherValuesStay) {
 
 TEST_F(FusePoolGradientsTest, WithoutAKernelTheInputStays) {
   Value* dx = gradient(dy_, pool_[1], x_);
-  EXPECT_FALSE(fuse({pool_[0], dx}, /*has_kernel=*/false));
+  EXPECT_FALSE(fuse({pool_[0], dx}, /*is_preferred=*/false));
   EXPECT_EQ(dx->producer->inputs.size(), 3U);
 }
 

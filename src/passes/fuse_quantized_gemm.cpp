@@ -4,6 +4,7 @@
 
 #include "opdef/fused.h"
 #include "opdef/quantized_weight.h"
+#include "passes/candidate.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -34,29 +35,36 @@ std::optional<opdef::QuantizedWeight> weight_of(const ir::Node& node) {
   return weight;
 }
 
+std::optional<ir::Node> quantized_gemm_of(const ir::Node& node) {
+  const auto weight = weight_of(node);
+  if (!weight) return std::nullopt;
+  const auto gemm = opdef::Gemm::read(node);
+  const opdef::QuantizedGemm made{.transpose_a = gemm.transpose_a,
+                                  .transpose_b = gemm.transpose_b != weight->is_transposed,
+                                  .form = weight->form};
+  return candidate(opdef::kQuantizedGemm,
+                   {left_operand(node.inputs[0], weight->form.rounded), weight->codes,
+                    weight->scales, weight->zeros, weight->groups},
+                   {node.outputs[0]}, made.attributes(), node.name);
+}
+
 }  // namespace
 
-bool fuse_quantized_gemm(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_quantized_gemm(ir::Graph& graph, const PassContext& context) {
   const auto is_candidate = [](const ir::Node& node) { return opdef::is_plain_matmul(&node); };
   if (!any_node(graph, is_candidate)) return false;
   bool changed = false;
   Rewriter out(graph);
   for (ir::Node* node : out.before()) {
-    const auto weight = weight_of(*node);
-    if (!weight) {
+    auto quantized = quantized_gemm_of(*node);
+    if (!quantized || !context.prefers(*quantized)) {
       out.keep(node);
       continue;
     }
-    const auto gemm = opdef::Gemm::read(*node);
-    const opdef::QuantizedGemm made{.transpose_a = gemm.transpose_a,
-                                    .transpose_b = gemm.transpose_b != weight->is_transposed,
-                                    .form = weight->form};
     ir::Value* result = node->outputs[0];
     Rewriter::take_over(
-        result, out.emit(ir::kFusedDomain, opdef::kQuantizedGemm,
-                         {left_operand(node->inputs[0], weight->form.rounded), weight->codes,
-                          weight->scales, weight->zeros, weight->groups},
-                         result->type, made.attributes(), node->name));
+        result, out.emit(quantized->domain, quantized->op_type, std::move(quantized->inputs),
+                         result->type, std::move(quantized->attributes), node->name));
     changed = true;
   }
   out.finish();

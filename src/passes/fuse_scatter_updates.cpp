@@ -51,27 +51,20 @@ bool is_scatter(const Value* gradient) {
 }  // namespace
 
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel ||
-      !any_node(graph, [](const Node& node) { return is_op(&node, "ScatterND"); })) {
-    return false;
-  }
+  if (!any_node(graph, [](const Node& node) { return is_op(&node, "ScatterND"); })) return false;
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
     const UpdateMatch match = match_weight_update(*node, uses);
     if (match.gradient == nullptr || !is_scatter(match.gradient)) continue;
     const Node* scatter = match.gradient->producer;
-    const Node before = *node;
-    node->domain = ir::kFusedDomain;
-    node->op_type = match.is_descent ? opdef::kScatterDescent : opdef::kScatterWeightUpdate;
-    node->inputs = {scatter->inputs[1], scatter->inputs[2]};
-    node->inputs.insert(node->inputs.end(), match.others.begin(), match.others.end());
-    if (!context.has_kernel(*node)) {
-      node->domain = before.domain;
-      node->op_type = before.op_type;
-      node->inputs = before.inputs;
-      continue;
-    }
+    Node fused = *node;
+    fused.domain = ir::kFusedDomain;
+    fused.op_type = match.is_descent ? opdef::kScatterDescent : opdef::kScatterWeightUpdate;
+    fused.inputs = {scatter->inputs[1], scatter->inputs[2]};
+    fused.inputs.insert(fused.inputs.end(), match.others.begin(), match.others.end());
+    if (!context.prefers(fused)) continue;
+    *node = std::move(fused);
     changed = true;
   }
   if (changed) ir::eliminate_dead_nodes(graph);

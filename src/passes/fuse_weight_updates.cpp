@@ -23,7 +23,7 @@ bool is_matmul(const Node* node) {
 
 }  // namespace
 
-bool fuse_weight_updates(ir::Graph& graph, const PassContext& /*context*/) {
+bool fuse_weight_updates(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
@@ -31,15 +31,18 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& /*context*/) {
     const ir::Value* gradient = node->inputs[0];
     const Node* product = gradient->producer;
     if (!is_matmul(product) || uses.count(gradient) != 1) continue;
-    node->domain = ir::kFusedDomain;
-    node->op_type = opdef::kGemmWeightUpdate;
-    node->inputs[0] = product->inputs[1];
-    node->inputs.insert(node->inputs.begin(), product->inputs[0]);
+    Node fused = *node;
+    fused.domain = ir::kFusedDomain;
+    fused.op_type = opdef::kGemmWeightUpdate;
+    fused.inputs[0] = product->inputs[1];
+    fused.inputs.insert(fused.inputs.begin(), product->inputs[0]);
     const auto gemm = opdef::Gemm::read(*product);
-    node->attributes = opdef::GemmWeightUpdate{.transpose_a = gemm.transpose_a,
+    fused.attributes = opdef::GemmWeightUpdate{.transpose_a = gemm.transpose_a,
                                                .transpose_b = gemm.transpose_b,
                                                .update = opdef::WeightUpdate::read(*node)}
                            .attributes();
+    if (!context.prefers(fused)) continue;
+    *node = std::move(fused);
     changed = true;
   }
   if (changed) ir::eliminate_dead_nodes(graph);

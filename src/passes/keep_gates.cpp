@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -101,8 +102,17 @@ bool has_usual_gates(const Node& lstm) {
   return lstm.float_attribute("clip", 0.0F) == 0 && lstm.input(7) == nullptr;
 }
 
+// The node with its gates as values.
+Node with_gate_values(const Node& node, std::string_view op_type) {
+  Node changed = node;
+  changed.domain = ir::kFusedDomain;
+  changed.op_type = op_type;
+  changed.set_attribute("gate_values", std::int64_t{1});
+  return changed;
+}
+
 // True if any are kept.
-bool keep_values(ir::Graph& graph) {
+bool keep_values(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
@@ -116,34 +126,45 @@ bool keep_values(ir::Graph& graph) {
     }
     if (gates->dtype() != DataType::kFloat32 && gates->dtype() != DataType::kFloat64) continue;
     if (!has_usual_gates(*cell) || !has_attributes_of(*node, *cell)) continue;
-    for (Node* one : {cell, node}) {
-      one->set_attribute("gate_values", std::int64_t{1});
-    }
-    node->domain = ir::kFusedDomain;
-    node->op_type = std::string(row->gradient);
+    Node with_values = with_gate_values(*cell, cell->op_type);
+    Node gradient = with_gate_values(*node, row->gradient);
+    if (!context.prefers(with_values) || !context.prefers(gradient)) continue;
+    *cell = std::move(with_values);
+    *node = std::move(gradient);
     changed = true;
   }
   return changed;
 }
 
 // True if it drops any.
-bool drop_unread_gradients(ir::Graph& graph) {
+bool drop_unread_gradients(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
     if (find_cell(*node, &CellRow::gradient) == nullptr) continue;
-    for (Value*& output : node->outputs) {
-      if (output == nullptr || uses.count(output) > 0) continue;
-      output = nullptr;
-      changed = true;
+    Node shorter = *node;
+    for (Value*& output : shorter.outputs) {
+      if (output != nullptr && uses.count(output) == 0) output = nullptr;
     }
+    if (shorter.outputs == node->outputs || !context.prefers(shorter)) continue;
+    *node = std::move(shorter);
+    changed = true;
   }
   return changed;
 }
 
+// The operator with the results of its gates function after its own.
+Node with_gates(const Node& cell, const Node& gates, const CellRow& row) {
+  Node both = cell;
+  both.domain = ir::kFusedDomain;
+  both.outputs.resize(row.num_outputs, nullptr);
+  both.outputs.insert(both.outputs.end(), gates.outputs.begin(), gates.outputs.end());
+  return both;
+}
+
 }  // namespace
 
-bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
+bool keep_gates(ir::Graph& graph, const PassContext& context) {
   const bool has_cells = any_node(graph, [](const Node& node) {
     return find_cell(node, &CellRow::gates) != nullptr ||
            find_cell(node, &CellRow::gradient) != nullptr;
@@ -153,7 +174,7 @@ bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
   for (Node* node : graph.nodes) {
     const CellRow* row = find_cell(*node, &CellRow::gates);
     Node* cell = row == nullptr ? nullptr : find_operator(*node, *row);
-    if (cell == nullptr) continue;
+    if (cell == nullptr || !context.prefers(with_gates(*cell, *node, *row))) continue;
     cell->domain = ir::kFusedDomain;
     for (std::size_t i = 0; i < node->outputs.size(); ++i) {
       ir::Graph::set_output(cell, row->num_outputs + i, node->outputs[i]);
@@ -166,8 +187,8 @@ bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
       return node->outputs.empty() && find_cell(*node, &CellRow::gates) != nullptr;
     });
   }
-  changed = drop_unread_gradients(graph) || changed;
-  return keep_values(graph) || changed;
+  changed = drop_unread_gradients(graph, context) || changed;
+  return keep_values(graph, context) || changed;
 }
 
 }  // namespace onnxgrad::passes

@@ -11,6 +11,7 @@
 #include "opdef/fused.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/fused_normalization.h"
+#include "passes/fuse_gemm.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
@@ -229,16 +230,32 @@ void round_weights_again(ir::Graph& graph) {
 
 }  // namespace
 
-bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
+namespace {
+
+bool reads_transposed_f16(const Value* operand) {
+  const Value* half = half_behind(operand);
+  return half != nullptr && swaps_axes(half->producer);
+}
+
+// Whether the Transposes of the operands will be flags of a GEMM.
+bool takes_transposes(const Node& node, const PassContext& context) {
+  if (!is_onnx_operator(node, "MatMul") && !is_onnx_operator(node, "Gemm")) return false;
+  if (!reads_transposed_f16(node.inputs[0]) && !reads_transposed_f16(node.inputs[1])) return false;
+  const auto gemm = gemm_of(node);
+  return !gemm || context.prefers(*gemm);
+}
+
+}  // namespace
+
+bool lift_casts(ir::Graph& graph, const PassContext& context) {
   if (!reads_f16(graph)) return false;
   bool changed = false;
   Rewriter out(graph);
   for (Node* node : out.before()) {
-    const bool reads_matrices =
-        is_onnx_operator(*node, "MatMul") || is_onnx_operator(*node, "Gemm");
-    for (std::size_t i = 0; reads_matrices && i < 2; ++i) {
+    const bool takes = takes_transposes(*node, context);
+    for (std::size_t i = 0; takes && i < 2; ++i) {
+      if (!reads_transposed_f16(node->inputs[i])) continue;
       const Value* half = half_behind(node->inputs[i]);
-      if (half == nullptr || !swaps_axes(half->producer)) continue;
       Value* const source = half->producer->inputs[0];
       ir::Type type = source->type;
       type.dtype = DataType::kFloat32;

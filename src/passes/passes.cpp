@@ -8,7 +8,7 @@ bool convert_elementwise(ir::Graph& graph, const PassContext& context) {
 }
 
 bool merge_elementwise(ir::Graph& graph, const PassContext& context) {
-  return fuse_elementwise(graph, context, /*merge=*/context.fused.elementwise_groups);
+  return fuse_elementwise(graph, context, /*merge=*/true);
 }
 
 // Passes without fusion, for debugging and the search for a node whose result is not finite: one
@@ -31,36 +31,36 @@ constexpr Pass kFuse[] = {
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},
     // Patterns of standard nodes, before fuse_gemm and fuse_elementwise replace their parts.
-    {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
-    {"keep_log_sums", keep_log_sums, &opdef::FusedSupport::log_sums},
-    {"fuse_pool_gradients", fuse_pool_gradients, &opdef::FusedSupport::pool_gradients},
-    {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
-    {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
+    {"keep_gates", keep_gates},
+    {"keep_log_sums", keep_log_sums},
+    {"fuse_pool_gradients", fuse_pool_gradients},
+    {"fuse_attention", fuse_attention},
+    {"fuse_activations", fuse_activations},
     // Casts move before the Transposes of operands, which fuse_gemm makes flags of GEMM.
-    {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},
+    {"lift_casts", lift_casts},
     // Nodes with the sums and activations around them, before fuse_elementwise takes these. Matmuls
     // are still standard nodes: fuse_layer_norms leaves their sums to epilogues.
-    {"fuse_normalization", fuse_normalization, &opdef::FusedSupport::normalization},
-    {"fuse_layer_norms", fuse_layer_norms, &opdef::FusedSupport::normalization},
-    {"fuse_convolutions", fuse_convolutions, &opdef::FusedSupport::gemm_epilogue},
+    {"fuse_normalization", fuse_normalization},
+    {"fuse_layer_norms", fuse_layer_norms},
+    {"fuse_convolutions", fuse_convolutions},
     // GEMM, then the updates: most look for the operators that passes before them make.
-    {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
-    {"fuse_quantized_gemm", fuse_quantized_gemm, &opdef::FusedSupport::gemm},
-    {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
-    {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
-    {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
-    {"fuse_scatter_updates", fuse_scatter_updates, &opdef::FusedSupport::gemm_weight_update},
+    {"fuse_gemm", fuse_gemm},
+    {"fuse_quantized_gemm", fuse_quantized_gemm},
+    {"fuse_gemm_updates", fuse_gemm_updates},
+    {"fuse_linear_steps", fuse_linear_steps},
+    {"fuse_weight_updates", fuse_weight_updates},
+    {"fuse_scatter_updates", fuse_scatter_updates},
     // Removal of the Casts around kernels that read 16 bits, fused ones too; then
     // fuse_conv_updates: gradients of images of 16 bits stay nodes of their own.
     {"narrow_matmuls", narrow_matmuls},
-    {"fuse_conv_updates", fuse_conv_updates, &opdef::FusedSupport::gemm_weight_update},
+    {"fuse_conv_updates", fuse_conv_updates},
     // Element-wise nodes, when all named patterns are found: each gets the Casts that it reads,
     // they become groups, and a group that alone reads a GEMM becomes its epilogue.
-    {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},
+    {"spread_casts", spread_casts},
     {"fuse_elementwise", merge_elementwise},
-    {"fuse_epilogues", fuse_epilogues, &opdef::FusedSupport::gemm_epilogue},
+    {"fuse_epilogues", fuse_epilogues},
     // Chains of the convolutions that are left, with their residuals and activations.
-    {"chain_convolutions", chain_convolutions, &opdef::FusedSupport::gemm_epilogue},
+    {"chain_convolutions", chain_convolutions},
 };
 
 }  // namespace
@@ -70,9 +70,7 @@ std::span<const Pass> plan_passes(bool fuse) {
 }
 
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse) {
-  for (const Pass& pass : plan_passes(fuse)) {
-    if (pass.needs == nullptr || context.fused.*pass.needs) pass.run(graph, context);
-  }
+  for (const Pass& pass : plan_passes(fuse)) pass.run(graph, context);
 }
 
 }  // namespace onnxgrad::passes

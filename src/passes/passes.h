@@ -8,7 +8,6 @@
 #include "ir/builder.h"
 #include "ir/graph.h"
 #include "ir/pointer_map.h"
-#include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
@@ -25,11 +24,16 @@ struct PassContext {
   const opdef::Evaluator& evaluator;
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
-  /// Fused operators that the device supports.
-  opdef::FusedSupport fused = {};
   /// Whether a kernel runs a node, whose shapes are known, on the types that it has. Without it no
   /// node is widened.
   std::function<bool(const ir::Node&)> has_kernel = {};
+  /// Whether the device wants a node instead of those that it would replace: asked before it is
+  /// made (candidate.h), so that passes know no sizes of caches and no costs. Its shapes are known.
+  /// See opdef::KernelRequest::is_candidate.
+  std::function<bool(const ir::Node&)> prefers = [](const ir::Node&) { return false; };
+  /// Whether the CPU runs a node for a device that has no kernel for it: the form of single
+  /// element-wise nodes.
+  std::function<bool(const ir::Node&)> is_left_to_cpu = [](const ir::Node&) { return false; };
   /// Types that are numbers need not be inferred again.
   bool is_inferred = false;
   /// Nodes whose types are known to be those that would be inferred; nullptr: none.
@@ -41,14 +45,12 @@ struct Pass {
   /// True if it changed anything. Preserves what the outputs compute, though other values may
   /// replace them in `graph.outputs`.
   bool (*run)(ir::Graph& graph, const PassContext& context);
-  /// Fused operator that it makes; the pass is skipped for a device without that.
-  bool opdef::FusedSupport::* needs = nullptr;
 };
 
 /// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
 std::span<const Pass> plan_passes(bool fuse);
 
-/// Runs those of plan_passes whose fused operators the device supports.
+/// Runs plan_passes.
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
 /// Infers types node by node and replaces known values by constants: nodes whose inputs are all
@@ -79,8 +81,8 @@ bool fuse_pool_gradients(ir::Graph& graph, const PassContext& context);
 /// Conv takes in the sum with a residual, Relu and Clip after it: onnxgrad.fused.Conv.
 bool fuse_convolutions(ir::Graph& graph, const PassContext& context);
 
-/// Depthwise convolutions of many images, with those before and after them whose results nothing
-/// else reads, become onnxgrad.fused.ConvChain.
+/// Convolutions each of which alone reads the result of the one before become
+/// onnxgrad.fused.ConvChain, as many as the device prefers together.
 bool chain_convolutions(ir::Graph& graph, const PassContext& context);
 
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
@@ -131,7 +133,7 @@ bool fuse_conv_updates(ir::Graph& graph, const PassContext& context);
 /// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.
 bool keep_gates(ir::Graph& graph, const PassContext& context);
 
-/// SoftmaxCrossEntropyLoss of many scores whose log-probabilities only its gradient reads becomes
+/// SoftmaxCrossEntropyLoss whose log-probabilities only its gradient reads becomes
 /// onnxgrad.fused.SoftmaxCrossEntropyLoss, which returns log(sum(exp(scores))) of each row instead.
 bool keep_log_sums(ir::Graph& graph, const PassContext& context);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
@@ -22,7 +23,7 @@ using ir::Value;
 // Shapes that broadcast with each other: [4, 3], its rows, its columns, their sums.
 class RandomGraph {
  public:
-  explicit RandomGraph(std::uint32_t seed) : random_(seed) {
+  explicit RandomGraph(std::uint32_t seed) : has_short_programs_(seed % 2 == 1), random_(seed) {
     for (const Dims& dims : {Dims{4, 3}, Dims{4, 3}, Dims{3}, Dims{4, 1}, Dims{}, Dims{3, 3}}) {
       values_.push_back(graph().add_input("x", ir::Type::tensor(DataType::kFloat32, dims)));
     }
@@ -38,6 +39,12 @@ class RandomGraph {
   PassContext context() {
     PassContext result = bench_.context();
     result.next_states = {graph().outputs.begin(), graph().outputs.end()};
+    if (has_short_programs_) {
+      result.prefers = [](const ir::Node& node) {
+        return !opdef::is_fused(&node, opdef::kElementwise) ||
+               opdef::Elementwise::read(node).program.instructions.size() < 4;
+      };
+    }
     return result;
   }
 
@@ -101,6 +108,7 @@ class RandomGraph {
 
   testing_support::Workbench bench_;
   ir::GraphBuilder& g_ = bench_.builder();
+  bool has_short_programs_;  // all that the device prefers
   std::mt19937 random_;
   std::vector<Value*> values_;
 };

@@ -10,6 +10,8 @@
 #include "runtime/executor.h"
 #include "runtime/planned_body.h"
 #include "runtime/recompute.h"
+#include "runtime/region.h"  // of TailCache
+#include "runtime/submitted_body.h"
 #include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
@@ -25,6 +27,16 @@ std::string key_of(const ir::Graph& body, std::span<const opdef::TensorDesc> inp
   append_bytes(key, form.num_states);
   for (const opdef::TensorDesc& desc : inputs) append_desc(key, desc);
   return key;
+}
+
+// Whether nodes of a graph, or of functions that are not known here, may take random numbers.
+bool may_draw(const ir::Graph& graph, const opdef::OpRegistry& ops) {
+  return std::ranges::any_of(graph.nodes, [&](const ir::Node* node) {
+    const opdef::OpDef* def = ops.find(*node);
+    if (def == nullptr || def->is_random) return true;
+    return std::ranges::any_of(node->subgraphs(),
+                               [&](const ir::Graph* body) { return may_draw(*body, ops); });
+  });
 }
 
 bool is_captured_input(const ir::Value* value) { return !value->is_constant(); }
@@ -170,7 +182,12 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
     for (const Tensor& constant : region.plan.constants) {
       entry.constant_bytes += constant.size_bytes();
     }
-    entry.body = std::make_shared<const PlannedBody>(std::move(region.plan), std::move(states));
+    if (submits()) {
+      entry.body = std::make_shared<const SubmittedBody>(
+          std::move(region.plan), states, engine_.device.alignment(), may_draw(body, engine_.ops));
+    } else {
+      entry.body = std::make_shared<const PlannedBody>(std::move(region.plan), std::move(states));
+    }
     return entry;
   } catch (const ShapeError& error) {  // it is one of the run, if the body is run
     return {.reason = error.problem().what};

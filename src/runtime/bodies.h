@@ -18,7 +18,7 @@
 
 // Subgraphs as kernels run them. A node is closed first: values of enclosing graphs that its bodies
 // read become inputs. A closed body is an independent graph, which is compiled like any other; a
-// PlannedBody runs its plan.
+// PlannedBody runs its plan; for a device other than the host, a SubmittedBody submits it.
 
 namespace onnxgrad::runtime {
 
@@ -74,6 +74,7 @@ class PlannedBodies final : public opdef::BodyCompiler {
   /// `model`: whose functions the bodies may call.
   PlannedBodies(const ir::Model& model, const Engine& engine, const ExecutorOptions& options);
 
+  bool submits() const override { return !engine_.device.is_host(); }
   std::shared_ptr<const opdef::CompiledBody> compile(const ir::Graph& body,
                                                      std::span<const opdef::TensorDesc> inputs,
                                                      opdef::BodyForm form,

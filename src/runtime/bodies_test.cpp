@@ -30,9 +30,6 @@ Tensor numbers(const std::vector<double>& values) {
   return Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())});
 }
 
-// On the CPU bodies run in kernels; elsewhere the node runs on the host and a tail follows.
-std::int64_t num_tails() { return builtin_engine().device.is_host() ? 0 : 1; }
-
 constexpr const char* kRunningSum = R"(sums (double[T] x) => (double[] last, double[T] all) <
   double zero = {0.0}> {
   last, all = Scan <num_scan_inputs = 1,
@@ -49,14 +46,12 @@ TEST(Bodies, AreCompiledOncePerSetOfShapes) {
     EXPECT_EQ(results[0].to_doubles(), std::vector<double>{7});
     EXPECT_EQ(results[1].to_doubles(), (std::vector<double>{1, 9, 49}));
   }
-  EXPECT_EQ(executor.num_compiled(),
-            2 + num_tails());  // the graph, and the body once for its three iterations
+  EXPECT_EQ(executor.num_compiled(), 2);  // the graph, and the body once for its three iterations
   executor.run(std::vector{numbers({1, 2})});
-  EXPECT_EQ(executor.num_compiled(), 2 * (2 + num_tails()));
+  EXPECT_EQ(executor.num_compiled(), 2 * 2);
 }
 
 TEST(Bodies, AreKernelsOfThePlan) {
-  if (!builtin_engine().device.is_host()) GTEST_SKIP() << "bodies are kernels of the CPU alone";
   Executor executor = executor_of(kRunningSum);
   executor.run(std::vector{numbers({1, 2, 4})});
   const std::string plan = executor.prepare({Dims{3}}).to_text();
@@ -114,7 +109,7 @@ TEST(Bodies, OfBranchesThatReturnOneShapeAreKernels) {
   };
   EXPECT_EQ(run(true), (std::vector<double>{std::exp(-1.0), std::exp(-4.0)}));
   EXPECT_EQ(run(false), (std::vector<double>{std::exp(-1.0), std::exp(-2.0)}));
-  EXPECT_EQ(executor.num_compiled(), 3 + num_tails());
+  EXPECT_EQ(executor.num_compiled(), 3);
 }
 
 // The condition follows from the shape that the plan is made for; the other branch does not fit it.

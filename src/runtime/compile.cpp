@@ -46,9 +46,16 @@ class Compiler {
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
     context.inferred = &inferred_;
-    context.fused = engine_.device.fused();
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
-    context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
+    context.has_kernel = [this](const ir::Node& node) {
+      return has_kernel(const_cast<ir::Node&>(node));  // NOLINT: ours, and the same afterwards
+    };
+    context.prefers = [this](const ir::Node& node) {
+      return has_kernel(node, engine_.kernels, /*is_candidate=*/true);
+    };
+    context.is_left_to_cpu = [this](const ir::Node& node) {
+      return !engine_.device.is_host() && has_kernel(node, engine_.on_host());
+    };
     lower(*inferer);
     passes::fold_constants(graph(), context);
     context.is_inferred = true;
@@ -65,6 +72,10 @@ class Compiler {
     follow_updates();
     const int threads = options_.threads;
     const PlannedBodies* bodies = region_.bodies.get();
+    if (!engine_.device.is_host()) {
+      binding_.layouts = place_layouts(graph(), engine_, threads, bodies);
+      follow_updates();
+    }
     region_.plan = max_arena_bytes_ ? make_plan_within(graph(), binding_, engine_, threads, bodies,
                                                        max_arena_bytes_)
                                     : make_plan(graph(), binding_, engine_, threads,
@@ -81,7 +92,7 @@ class Compiler {
   void specialise() {
     std::unordered_map<const ir::Value*, ir::Value*> map;
     region_.model = std::make_shared<ir::Model>(ir::clone(*program_.model, &map));
-    if (program_.is_given) pack_values(graph(), engine_.kernels);
+    if (program_.is_given) pack_values(graph(), engine_.on_host());
     ValueSet fed;
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       ir::Value* input = graph().inputs[i];
@@ -185,16 +196,50 @@ class Compiler {
     return options_.collectives != nullptr && is_collective(node);
   }
 
-  bool has_kernel(const ir::Node& node) const {
-    const auto request = make_request(engine_, node, options_.threads, region_.bodies.get());
-    return select_kernel(engine_.kernels, request).has_value();
+  bool has_kernel(const ir::Node& node, const opdef::KernelRegistry& kernels,
+                  bool is_candidate = false) const {
+    if (kernels.offers(node.domain, node.op_type).empty()) return false;
+    auto request = make_request(engine_, node, options_.threads, region_.bodies.get());
+    request.is_candidate = is_candidate;
+    return select_kernel(kernels, request).has_value();
   }
 
-  // A kernel replaces a function only if the body is what the registry builds for this call.
+  // Whether the node is run as it is. One that the device has no kernel for goes to the CPU, unless
+  // it is fused, or the device takes it in float32.
+  bool has_kernel(ir::Node& node) const {
+    if (!node.subgraphs().empty()) {
+      return select_kernel(engine_,
+                           make_request(engine_, node, options_.threads, region_.bodies.get()))
+          .has_value();
+    }
+    if (has_kernel(node, engine_.kernels)) return true;
+    if (engine_.device.is_host() || node.domain == ir::kFusedDomain) return false;
+    if (!has_kernel(node, engine_.on_host())) return false;
+    if (!passes::touches_f16(node)) return true;
+    const passes::WidenedNode in_float32(node);
+    return !has_kernel(node, engine_.kernels);
+  }
+
+  // Whether the device has kernels for all nodes of a body, as far as their operators say.
+  bool runs_on_device(const ir::Graph& body) const {
+    return std::ranges::all_of(body.nodes, [this](const ir::Node* node) {
+      const opdef::OpDef* def = engine_.ops.find(*node);
+      const ir::Function* called = region_.model->find_function(node->domain, node->op_type);
+      return !engine_.kernels.offers(node->domain, node->op_type).empty() ||
+             (def != nullptr && (def->expression != nullptr || def->is_view() ||
+                                 def->lower != nullptr || def->fold_types != nullptr)) ||
+             (called != nullptr && runs_on_device(*called->body));
+    });
+  }
+
+  // A kernel replaces a function only if the body is what the registry builds for this call. A
+  // kernel of the CPU does, for another device, only if the device cannot run the body.
   bool runs_natively(ir::Node& node, const ir::Function& function) {
     const opdef::OpDef* def = engine_.ops.find(node);
+    const bool has_own = !engine_.kernels.offers(node.domain, node.op_type).empty();
     if (def == nullptr || def->function_body == nullptr ||
-        engine_.kernels.offers(node.domain, node.op_type).empty()) {
+        (!has_own && engine_.on_host().offers(node.domain, node.op_type).empty()) ||
+        (!has_own && runs_on_device(*function.body))) {
       return false;
     }
     const bool all_static =
@@ -241,9 +286,10 @@ class Compiler {
       const std::vector<ir::Value*> inputs = ir::values_read(*node);
       const bool has_inputs = std::ranges::all_of(
           inputs, [&](const ir::Value* v) { return available.contains(v) && is_static(v); });
-      const bool is_dynamic = engine_.kernels.dynamic(node->domain, node->op_type) != nullptr;
+      const bool is_dynamic = engine_.on_host().dynamic(node->domain, node->op_type) != nullptr;
       ir::Node* closed = has_inputs && is_dynamic ? closed_form(*node) : nullptr;
-      if (closed != nullptr && take_over(*closed)) {
+      std::string reason;
+      if (closed != nullptr && take_over(*closed, reason)) {
         now.push_back(closed);
         available.insert(closed->outputs.begin(), closed->outputs.end());
       } else if (has_inputs && !is_dynamic && has_planned_values(*node) &&
@@ -252,8 +298,11 @@ class Compiler {
         now.push_back(node);
         available.insert(node->outputs.begin(), node->outputs.end());
       } else if (has_inputs && is_dynamic) {
-        region_.dynamic.push_back(
-            {.node = node, .closed = closed, .inputs = {inputs.begin(), inputs.end()}});
+        // Bodies that are submitted to a device have no form for the host.
+        region_.dynamic.push_back({.node = node,
+                                   .closed = engine_.device.is_host() ? closed : nullptr,
+                                   .inputs = {inputs.begin(), inputs.end()},
+                                   .reason = std::move(reason)});
       } else {
         rest_.push_back(node);
         leaves_exchange_ = leaves_exchange_ || is_exchanged(*node);
@@ -272,8 +321,8 @@ class Compiler {
 
   // The closed form of a node with subgraphs that kernels can run, else nullptr.
   ir::Node* closed_form(ir::Node& node) {
-    if (!engine_.device.is_host() || node.subgraphs().empty() ||
-        engine_.kernels.offers(ir::kFusedDomain, node.op_type).empty()) {
+    if (node.subgraphs().empty() ||
+        engine_.on_host().offers(ir::kFusedDomain, node.op_type).empty()) {
       return nullptr;
     }
     if (!region_.bodies) {
@@ -283,13 +332,14 @@ class Compiler {
   }
 
   // True if a kernel runs the node: it computes the outputs from now on.
-  bool take_over(ir::Node& closed) {
+  bool take_over(ir::Node& closed, std::string& reason) {
     if (!std::ranges::all_of(closed.inputs, is_static) ||
         !std::ranges::all_of(closed.outputs, is_static)) {
+      reason = "its shapes depend on values";
       return false;
     }
     const auto request = make_request(engine_, closed, options_.threads, region_.bodies.get());
-    if (!select_kernel(engine_.kernels, request)) return false;
+    if (!select_kernel(engine_, request, &reason)) return false;
     for (std::size_t i = 0; i < closed.outputs.size(); ++i) {
       if (closed.outputs[i] != nullptr) ir::Graph::set_output(&closed, i, closed.outputs[i]);
     }
@@ -349,7 +399,8 @@ class Compiler {
     ValueSet inside;
     for (const ir::Node* node : rest_) inside.insert(node->outputs.begin(), node->outputs.end());
 
-    const auto by_value = opdef::shape_values(rest_, *region_.model, engine_.ops, engine_.kernels);
+    const auto by_value =
+        opdef::shape_values(rest_, *region_.model, engine_.ops, engine_.on_host());
     std::unordered_map<const ir::Value*, ir::Value*> map;
     const auto import = [&](ir::Value* value) {
       if (value == nullptr || inside.contains(value) || map.contains(value)) return;

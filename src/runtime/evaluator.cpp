@@ -94,7 +94,11 @@ std::optional<std::vector<Tensor>> KernelEvaluator::evaluate(const ir::Node& nod
   SingleNode single(node, inputs);
   if (def->expression != nullptr) {
     const NoInference no_inference;
-    passes::fuse_elementwise(single.graph, {engine_.ops, no_inference, *this}, /*merge=*/false);
+    passes::PassContext context{engine_.ops, no_inference, *this};
+    context.prefers = [this](const ir::Node& fused) {
+      return !engine_.on_host().offers(fused.domain, fused.op_type).empty();
+    };
+    passes::fuse_elementwise(single.graph, context, /*merge=*/false);
   }
   ir::Node& copy = *single.graph.nodes.at(0);
   auto results = run_kernel(engine_, copy);

@@ -84,8 +84,6 @@ std::pair<ir::Node*, ir::Node*> split(ir::Graph& graph, ir::Node& node, std::int
   if (collective.kind != Collective::Kind::kAllReduce) {
     spec.owned = owned_elements(collective, layout, size);
     const auto offsets = part_offsets(collective, layout, size);
-    for (const std::int64_t offset : offsets)
-      ONNXGRAD_ASSERT(offset < 0 || offset % alignment == 0);
     (is_gather ? spec.sent : spec.received) = offsets;
   }
   if (is_gather) {
@@ -140,7 +138,7 @@ ExchangeRole exchange_role(const ir::Node& node) {
 }
 
 BufferParts::BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
-                         const ViewRoots& roots) {
+                         const ViewRoots& roots, std::int64_t alignment) {
   const auto is_start = [](const ir::Node* node) {
     return exchange_role(*node).kind == ExchangeRole::Kind::kStart;
   };
@@ -160,6 +158,7 @@ BufferParts::BufferParts(const ir::Graph& graph, std::span<const ir::Node* const
       const ir::Value* root = roots.of(node->inputs[i]);
       const bool is_computed = root->producer != nullptr && !root->is_input;
       if (!is_computed || readers[root] != 1) continue;
+      if (spec.sent[i - first] % alignment != 0) continue;
       sent_[root] = {.buffer = node->outputs[0], .offset = spec.sent[i - first]};
     }
   }
@@ -170,10 +169,11 @@ const BufferParts::Part* BufferParts::find_sent(const ir::Value* root) const {
   return found == sent_.end() ? nullptr : &found->second;
 }
 
-std::vector<BufferParts::Part> BufferParts::received(const ir::Node& node) {
+std::vector<BufferParts::Part> BufferParts::received(const ir::Node& node, std::int64_t alignment) {
   std::vector<Part> parts;
   if (exchange_role(node).kind != ExchangeRole::Kind::kFinish) return parts;
   for (const std::int64_t offset : Exchange::read(node).received) {
+    if (offset > 0 && offset % alignment != 0) return {};
     parts.push_back({.buffer = node.inputs.back(), .offset = offset});
   }
   return parts;

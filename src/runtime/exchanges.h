@@ -40,15 +40,15 @@ class BufferParts {
     std::int64_t offset = 0;
   };
   /// `order`: the nodes that kernels run. An operand is computed directly in the buffer if nothing
-  /// else reads it.
+  /// else reads it, and if its offset is a multiple of `alignment`.
   BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
-              const ViewRoots& roots);
+              const ViewRoots& roots, std::int64_t alignment);
 
   /// The part of the buffer that is sent for `root`, the root of a value; nullptr: none.
   const Part* find_sent(const ir::Value* root) const;
   /// Parts of the buffer that a finish returns, one for each output, in order; the offset is -1 for
-  /// one that is not in it. Empty for any other node.
-  static std::vector<Part> received(const ir::Node& node);
+  /// one that is not in it. Empty for any other node, and if a part is not aligned.
+  static std::vector<Part> received(const ir::Node& node, std::int64_t alignment);
 
  private:
   std::unordered_map<const ir::Value*, Part> sent_;

@@ -11,6 +11,7 @@
 
 #include "device/device.h"
 #include "ir/graph.h"
+#include "onnxgrad/device_tensor.h"
 #include "opdef/kernel.h"
 
 // An Execution is a plan bound to the state of an Executor and to an arena: bind inputs, run, read
@@ -43,16 +44,48 @@ struct NonFinite {
   std::size_t position = 0;  ///< of the kernel in the plan
 };
 
-/// Consecutive steps that differ only in the rows that inputs are bound to.
+class ResidentRows;  // runtime/resident_rows.h
+
+/// Batches that are made on the host, one for each step of a series, each in one of two slots: it
+/// is copied to the device while an earlier step runs.
+class StagedBatches {
+ public:
+  virtual ~StagedBatches() = default;
+  /// Writes the batch of a step to slot 0 or 1, which nothing reads meanwhile.
+  virtual void fill(std::size_t step, std::size_t slot) = 0;
+  /// The rows of StepSeries::inputs[i] in a slot: memory of Device::allocate_staging().
+  virtual const std::byte* rows(std::size_t i, std::size_t slot) const = 0;
+};
+
+/// Consecutive steps that differ only in their rows and in one number.
 struct StepSeries {
   struct Input {
     std::size_t number = 0;  ///< of Executor::inputs
     const std::byte* data = nullptr;
     std::int64_t row_bytes = 0;
   };
-  std::span<const Input> inputs;
-  std::span<const std::int64_t> first_rows;  ///< per step: the row that each input begins at
-  std::size_t result = 0;                    ///< the output to keep, a floating-point number
+  /// A floating-point number that is an input.
+  struct Scalar {
+    std::size_t number = 0;
+    DataType dtype = DataType::kFloat32;
+    std::byte* bound = nullptr;           ///< the host memory that it is bound to
+    std::span<const double> values = {};  ///< per step; empty: it is as it is bound
+  };
+  std::size_t steps = 0;
+  std::int64_t batch_rows = 0;  ///< rows of each step
+  std::span<const Input> inputs = {};
+  /// Where the rows are, one of three. In host memory, read in place; per step: the row that each
+  /// input begins at.
+  std::span<const std::int64_t> first_rows = {};
+  /// In the memory of the device, those of batch after batch from this place in their order on;
+  /// or on the host, where they are put together. Not for the host itself.
+  const ResidentRows* resident = nullptr;
+  std::int64_t first_place = 0;
+  StagedBatches* staged = nullptr;
+
+  Scalar scalar = {};
+  std::span<const std::size_t> results = {};  ///< outputs to keep, floating-point numbers
+  bool ends_at_fault = false;  ///< ends with the first step whose first result is not finite
 };
 
 class Execution {
@@ -72,8 +105,10 @@ class Execution {
   /// run(), and copies of these outputs, whose memory is allocated before a state changes.
   virtual std::vector<Tensor> run_copying(std::span<const std::size_t> outputs) = 0;
   /// run() for each step, with its rows bound and StepCells::step counted up after it; writes the
-  /// result of each. Stops after the first one that is not finite; returns the number of steps. If
-  /// one throws, StepCells::step has counted those before it.
+  /// results of a step beside each other, step after step. Returns the number of steps: all, or
+  /// those up to the fault that ends the series. A device other than the host runs them without
+  /// looking at a result in between, so its state is then that of all steps. If one throws,
+  /// StepCells::step has counted those before it.
   virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
@@ -88,6 +123,8 @@ class Execution {
   /// A copy of output `i` of the last run. The next run of any plan overwrites the
   /// original.
   virtual Tensor output_tensor(std::size_t i) const = 0;
+  /// Such a copy in the memory of the device, which may be made after the call.
+  virtual DeviceTensor output_on_device(std::size_t i) const = 0;
   /// One step like run(), but checks each floating-point result and stops at the first that is
   /// not finite (the state may then be half updated). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/parts.h"
+#include "device/device_tensor.h"
 #include "ir/pointer_map.h"
 #include "runtime/arena.h"
 #include "runtime/finite.h"
@@ -199,8 +200,8 @@ struct Executor::Impl {
     ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
         std::move(compiled),
-        RegionContext{engine, options, *slab, cells, device_cells ? &*device_cells : nullptr, profiler,
-                      *options.tails});
+        RegionContext{engine, options, *slab, cells, device_cells ? &*device_cells : nullptr,
+                      profiler, *options.tails});
     if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
@@ -215,9 +216,10 @@ struct Executor::Impl {
       program.is_inferred = true;
       return region;
     } catch (const ArenaTooSmall& error) {
-      const std::int64_t limit = options.budget->limit_bytes();
+      const std::int64_t limit = engine.device.budget(options.budget)->limit_bytes();
       throw DeviceError(
-          {.what = fmt::format("a step does not fit into the memory limit of {} bytes", limit),
+          {.what = fmt::format("a step does not fit into the memory limit of {} bytes{}", limit,
+                               engine.device.is_host() ? "" : " on '" + engine.device.name() + "'"),
            .detail = fmt::format("{} bytes are left for its values, which take {} on these shapes "
                                  "if as many as possible are computed again.",
                                  error.max_bytes, error.least_bytes),
@@ -230,10 +232,10 @@ struct Executor::Impl {
     }
   }
 
-  // Bytes left of the budget, the present arena included: a larger one replaces it.
+  // Bytes left of the budget of the device, the present arena included: a larger one replaces it.
   std::int64_t max_arena_bytes() const {
-    const std::int64_t left = options.budget->limit_bytes() - options.budget->used_bytes();
-    return std::max<std::int64_t>(left + arena.bytes, 0);
+    const auto budget = engine.device.budget(options.budget);
+    return std::max<std::int64_t>(budget->limit_bytes() - budget->used_bytes() + arena.bytes, 0);
   }
 
   void drop_oldest() {
@@ -312,6 +314,12 @@ struct Executor::Impl {
   opdef::StepCells cells;
   std::optional<DeviceCells> device_cells;  // none: the device is the host
   Profiler profiler;
+  /// Feeds of submitted work.
+  struct InUse {
+    std::vector<DeviceTensor> tensors;
+    std::shared_ptr<const device::Event> last;
+  };
+  std::list<InUse> in_use;
   std::list<Entry> entries;  // most recently prepared first
   device::Buffer arena;
 };
@@ -396,6 +404,12 @@ bool Executor::shares_state_with(const Executor& other) const {
   return impl_->slab == other.impl_->slab;
 }
 
+device::Device& Executor::device() const { return impl_->engine.device; }
+
+const std::shared_ptr<base::MemoryBudget>& Executor::budget() const {
+  return impl_->options.budget;
+}
+
 const std::shared_ptr<device::Stream>& Executor::stream() const { return impl_->options.stream; }
 
 opdef::StepCells& Executor::cells() { return impl_->cells; }
@@ -430,6 +444,69 @@ std::vector<Tensor> Executor::run_owning(std::span<const Tensor> inputs) {
   return region.run_owning(inputs);
 }
 
+bool Executor::has_in_memory(const DeviceTensor& tensor) const {
+  return tensor.is_defined() && tensor.impl().device == &impl_->engine.device;
+}
+
+void Executor::bind(Execution& plan, std::size_t i, const DeviceTensor& feed) const {
+  ONNXGRAD_ASSERT(has_in_memory(feed));
+  stream()->wait_for(*feed.impl().ready);
+  plan.bind(i, feed.impl().address);
+}
+
+void Executor::keep_in_use(std::vector<DeviceTensor> tensors) {
+  constexpr std::size_t kMostInUse = 64;
+  auto& in_use = impl_->in_use;
+  if (!tensors.empty()) in_use.push_back({std::move(tensors), device::mark_on(stream())});
+  while (!in_use.empty() && (in_use.front().last->is_done() || in_use.size() > kMostInUse)) {
+    if (!in_use.front().last->is_done()) in_use.front().last->wait();
+    in_use.pop_front();
+  }
+}
+
+// Feeds as plans are made for them: only those in host memory, or whose values give shapes, have
+// elements.
+std::vector<Tensor> Executor::described(std::span<const DeviceTensor> inputs) const {
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto& shapes = impl_->options.shape_inputs;
+    const bool is_shape = std::ranges::find(shapes, i) != shapes.end() &&
+                          gives_shape({.dtype = inputs[i].dtype(), .dims = inputs[i].dims()});
+    const bool stays = has_in_memory(inputs[i]) && !is_shape;
+    result.push_back(stays ? Tensor::view(inputs[i].dtype(), inputs[i].dims(), nullptr, nullptr)
+                           : inputs[i].to_host());
+  }
+  return result;
+}
+
+void Executor::prepare_for(std::span<const DeviceTensor> inputs) { prepare_for(described(inputs)); }
+
+std::vector<DeviceTensor> Executor::run_on_device(std::span<const DeviceTensor> inputs) {
+  const std::vector<Tensor> as_given = described(inputs);
+  std::vector<DeviceTensor> results;
+  if (impl_->engine.device.is_host()) {
+    for (Tensor& result : run_owning(as_given)) results.emplace_back(std::move(result));
+    return results;
+  }
+  std::vector<DeviceTensor> feeds;
+  std::vector<DeviceTensor> read;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool stays = has_in_memory(inputs[i]);
+    feeds.push_back(stays ? inputs[i] : DeviceTensor(as_given[i]));
+    if (stays) read.push_back(inputs[i]);
+  }
+  Region& region = impl_->prepare(impl_->checked_dims(as_given), as_given);
+  const base::MemoryBudgetScope scope(impl_->options.budget);
+  try {
+    results = region.run_on_device(feeds);
+  } catch (...) {
+    keep_in_use(std::move(read));
+    throw;
+  }
+  keep_in_use(std::move(read));
+  return results;
+}
+
 std::int64_t Executor::num_compiled() const { return impl_->options.tails->num_compiled; }
 
 std::int64_t Executor::num_cached() const {
@@ -459,6 +536,8 @@ MemoryUse Executor::memory() const {
     use.constants += entry.region->constant_bytes();
     use.blocks += entry.region->block_bytes();
     use.dynamic += entry.region->body_bytes();
+    use.slots += entry.region->slot_bytes();
+    use.on_host += entry.region->host_constant_bytes();
     const Recomputed& again = entry.region->recomputed();
     if (again.bytes <= use.recomputed_bytes) continue;
     use.recomputed_values = again.values;
@@ -466,7 +545,9 @@ MemoryUse Executor::memory() const {
     use.recomputed_flops = again.flops;
   }
   if (!impl_->owns_tails) return use;
-  if (impl_->options.packed != nullptr) use.constants += impl_->options.packed->size_bytes();
+  if (impl_->options.packed != nullptr) {
+    (device().is_host() ? use.constants : use.on_host) += impl_->options.packed->size_bytes();
+  }
   impl_->options.tails->for_each([&use](const Region& tail) {
     use.dynamic += tail.arena_bytes() + tail.constant_bytes() + tail.body_bytes();
   });

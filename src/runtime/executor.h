@@ -25,6 +25,8 @@ struct MemoryUse {
   std::int64_t constants = 0;  ///< folded constants of all plans, and those that kernels keep
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
+  std::int64_t slots = 0;      ///< copies of inputs, on a device that is not the host
+  std::int64_t on_host = 0;    ///< constants that the host keeps beside those of such a device
   /// Recomputation in the largest plan to fit the budget.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;
@@ -64,6 +66,9 @@ class Executor {
   bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
+  /// The device that its state and values are on, and the budget that they are charged to.
+  device::Device& device() const;
+  const std::shared_ptr<base::MemoryBudget>& budget() const;
   /// Stream that runs its work.
   const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.
@@ -81,8 +86,19 @@ class Executor {
   /// Like run_keeping(), but copies results that would share memory with another one, an input or a
   /// constant.
   std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
+  /// Like run_owning() with feeds in any memory, but results stay in the memory of the device, and
+  /// may not be computed yet. Feeds in other memory are copied.
+  std::vector<DeviceTensor> run_on_device(std::span<const DeviceTensor> inputs);
+  /// Binds input `i` of a plan to a tensor in the memory of this executor's device, which the
+  /// caller keeps until the run is done.
+  void bind(Execution& plan, std::size_t i, const DeviceTensor& feed) const;
+  /// Keeps tensors that work submitted so far may read until it is done.
+  void keep_in_use(std::vector<DeviceTensor> tensors);
+  /// Whether a tensor is in the memory of its device, which is not the host.
+  bool has_in_memory(const DeviceTensor& tensor) const;
   /// Makes the plan of run_keeping() and run_owning() for these inputs, and its memory.
   void prepare_for(std::span<const Tensor> inputs);
+  void prepare_for(std::span<const DeviceTensor> inputs);
   /// Plans compiled so far, including those of tails and bodies and those no longer cached.
   std::int64_t num_compiled() const;
   /// Plans currently kept.
@@ -98,6 +114,8 @@ class Executor {
   MemoryUse memory() const;
 
  private:
+  std::vector<Tensor> described(std::span<const DeviceTensor> inputs) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

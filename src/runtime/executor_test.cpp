@@ -12,6 +12,7 @@
 #include "ir/builder.h"
 #include "onnx/inference.h"
 #include "runtime/testing/builtin_engine.h"
+#include "runtime/testing/model_draft.h"
 
 namespace onnxgrad::runtime::executor_test {
 namespace {
@@ -19,23 +20,9 @@ namespace {
 using ir::Value;
 
 // A model under construction, then an executor of it.
-struct Fixture {
-  ir::Model model = [] {
-    ir::Model empty;
-    empty.set_opset("", ir::kInternalOpset);
-    return empty;
-  }();
-  std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, builtin_engine().ops};
-
+struct Fixture : ModelDraft {
   Value* input(const char* name, ir::SymbolicShape shape, DataType dtype = DataType::kFloat64) {
-    return model.graph->add_input(name, ir::Type::tensor(dtype, std::move(shape)));
-  }
-  Value* state(const char* name, const Tensor& initial) {
-    Value* value = model.graph->add_input(name, ir::Type::tensor(initial.dtype(), initial.dims()));
-    value->initializer = initial;
-    model.graph->initializers.push_back(value);
-    return value;
+    return ModelDraft::input(name, std::move(shape), dtype);
   }
   void update(Value* from, Value* to) { model.state.push_back({.input = from, .output = to}); }
   Executor executor(bool fuse = true) const {
@@ -109,60 +96,6 @@ TEST_P(LinearRegression, FollowsTheHandWrittenLoop) {
     ASSERT_NEAR(outputs[0].to_doubles()[0], expected, 1e-12);
     ASSERT_NEAR(executor.read_state(0).to_doubles()[0], w, 1e-12);
     ASSERT_NEAR(executor.read_state(1).to_doubles()[0], b, 1e-12);
-  }
-}
-
-// The default device, but for what its kernels fuse.
-class OtherFusions : public device::Device {
- public:
-  explicit OtherFusions(opdef::FusedSupport fused) : fused_(fused) {}
-  std::string name() const override { return device_.name(); }
-  bool is_host() const override { return device_.is_host(); }
-  std::int64_t alignment() const override { return device_.alignment(); }
-  std::unique_ptr<device::Stream> make_stream() override { return device_.make_stream(); }
-  opdef::FusedSupport fused() const override { return fused_; }
-
- private:
-  device::Buffer make_buffer(std::int64_t bytes) override { return device_.allocate(bytes); }
-
-  device::Device& device_ = builtin_engine().device;
-  opdef::FusedSupport fused_;
-};
-
-// For each capability an operator of the plan, and whether it is there with it or without it.
-TEST_P(LinearRegression, FusesWhatTheDeviceTakes) {
-  using Support = opdef::FusedSupport;
-  struct Flag {
-    bool Support::* flag;
-    const char* op_type;
-    bool is_of_fusion;
-  };
-  for (const auto& [flag, op_type, is_of_fusion] :
-       {Flag{&Support::gemm, " MatMul [", false},
-        Flag{&Support::gemm_update, " GemmUpdate [", true},
-        Flag{&Support::linear_step, " LinearStep [", true}}) {
-    for (const bool is_there : {true, false}) {
-      Support support;
-      support.linear_step = flag == &Support::linear_step;  // it would replace the others
-      support.*flag = is_there;
-      OtherFusions device(support);
-      const Engine other{builtin_engine().ops, builtin_engine().kernels,
-                         builtin_engine().make_inferer, device};
-      Executor executor(std::make_shared<ir::Model>(ir::clone(f_.model)), other,
-                        {.fuse = GetParam()});
-      double w = 0.5;
-      double b = 0.25;
-      for (int i = 0; i < 3; ++i) {
-        const double expected = step(w, b, {1, -2, 3}, {2, 1, -1}, 0.05);
-        const auto outputs =
-            executor.run(std::vector{column({1, -2, 3}), column({2, 1, -1}), Tensor::scalar(0.05)});
-        ASSERT_NEAR(outputs[0].to_doubles()[0], expected, 1e-12);
-      }
-      EXPECT_NEAR(executor.read_state(0).to_doubles()[0], w, 1e-12);
-      const std::string plan = executor.prepare({Dims{3, 1}, Dims{3, 1}, Dims{}}).to_text();
-      const bool is_fused = is_there && GetParam();
-      EXPECT_EQ(plan.find(op_type) != std::string::npos, is_fused == is_of_fusion) << plan;
-    }
   }
 }
 

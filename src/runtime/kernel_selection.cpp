@@ -92,6 +92,32 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
   return std::nullopt;
 }
 
+bool has_texts(const ir::Node& node) {
+  const auto is_text = [](const ir::Value* value) {
+    return value != nullptr && value->dtype() == DataType::kString;
+  };
+  return std::ranges::any_of(node.inputs, is_text) || std::ranges::any_of(node.outputs, is_text);
+}
+
+std::optional<SelectedKernel> select_kernel(const Engine& engine,
+                                            const opdef::KernelRequest& request,
+                                            std::string* reasons) {
+  const bool is_host = engine.device.is_host();
+  if (!is_host && !request.node.subgraphs().empty()) {  // the host submits the bodies
+    auto kernel = select_kernel(engine.on_host(), request, reasons);
+    if (!kernel) return std::nullopt;
+    return SelectedKernel{.kernel = *std::move(kernel)};
+  }
+  if (is_host || !has_texts(request.node)) {
+    auto kernel = select_kernel(engine.kernels, request, reasons);
+    if (kernel) return SelectedKernel{.kernel = *std::move(kernel)};
+    if (is_host) return std::nullopt;
+  }
+  auto kernel = select_kernel(engine.on_host(), request, reasons);
+  if (!kernel) return std::nullopt;
+  return SelectedKernel{.kernel = *std::move(kernel), .is_on_host = true};
+}
+
 double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel) {
   constexpr double kCallNs = 50;
   constexpr double kFlopsPerNs = 100;
@@ -128,7 +154,8 @@ namespace {
 
 bool has_kernel(const ir::Node& node, const Engine& engine) {
   return !engine.kernels.offers(node.domain, node.op_type).empty() ||
-         engine.kernels.dynamic(node.domain, node.op_type) != nullptr;
+         !engine.on_host().offers(node.domain, node.op_type).empty() ||
+         engine.on_host().dynamic(node.domain, node.op_type) != nullptr;
 }
 
 bool can_run(const ir::Node& node, const Engine& engine) {
@@ -168,7 +195,7 @@ class UnsupportedSearch {
     for (const ir::Graph* body : node.subgraphs()) visit(*body);
     const ir::Function* function = model_.find_function(node.domain, node.op_type);
     if (function == nullptr) {
-      const bool is_moved = !is_in_function_ && runs_packed(node, engine_.kernels);
+      const bool is_moved = !is_in_function_ && runs_packed(node, engine_.on_host());
       if (!is_moved && !can_run(node, engine_)) found.push_back(&node);
     } else if (visited_.insert(function).second) {
       const bool was_in_function = std::exchange(is_in_function_, true);

@@ -23,6 +23,21 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
                                                    const opdef::KernelRequest& request,
                                                    std::string* reasons = nullptr);
 
+/// A kernel, and whether the CPU runs it for another device.
+struct SelectedKernel {
+  opdef::PreparedKernel kernel;
+  bool is_on_host = false;
+};
+
+/// Whether a node has operands that only the memory of the host can hold: texts.
+bool has_texts(const ir::Node& node);
+
+/// The kernel of a plan: of the device of `engine`, or else of the CPU, which also runs what only
+/// the host can hold.
+std::optional<SelectedKernel> select_kernel(const Engine& engine,
+                                            const opdef::KernelRequest& request,
+                                            std::string* reasons = nullptr);
+
 /// Rough time of a kernel on one thread, in ns, from `opdef::PreparedKernel::flops` if the kernel
 /// has any; otherwise from the bytes of operands, which may stand for much or little work.
 double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel);

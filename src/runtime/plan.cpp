@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,121 +12,17 @@
 
 #include "base/check.h"
 #include "base/rounding.h"
-#include "device/host_threads.h"
 #include "ir/pointer_map.h"
-#include "ir/static_size.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
-#include "runtime/kernel_selection.h"
+#include "runtime/plan_kernels.h"
+#include "runtime/plan_text.h"
 #include "runtime/segments.h"
+#include "runtime/streams.h"
 
 namespace onnxgrad::runtime {
 namespace {
-
-std::int64_t bytes_of(const ir::Value* value) {
-  const auto bytes = ir::static_bytes(*value);
-  ONNXGRAD_ASSERT(bytes.has_value());
-  return *bytes;
-}
-
-/// The kernels of all nodes of a graph that are not views, on as many threads as pay.
-class Kernels {
- public:
-  Kernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine, int threads,
-          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
-      : engine_(engine),
-        threads_(threads),
-        keeps_constants_(keeps_constants),
-        bodies_(bodies),
-        packed_(packed),
-        chosen_(graph.nodes.size()) {
-    for (const ir::Node* node : graph.nodes) {
-      if (roots.is_view(node)) {
-        check_view(*node);
-      } else {
-        choose(*node);
-      }
-    }
-    // A plan on fewer threads may have kernels that cost less, and so on.
-    for (int useful = useful_threads(); useful < threads_; useful = useful_threads()) {
-      threads_ = useful;
-      cost_ns_ = 0;
-      for (const ir::Node* node : graph.nodes) {
-        if (!roots.is_view(node)) choose_again(*node);
-      }
-    }
-  }
-
-  const opdef::PreparedKernel& of(const ir::Node* node) const { return chosen_.find(node)->kernel; }
-  /// Number of threads that the plan takes.
-  int threads() const { return threads_; }
-
- private:
-  struct Chosen {
-    opdef::PreparedKernel kernel;
-    double cost_ns = 0;
-    int threads = 1;  ///< number that the kernel was prepared for
-  };
-
-  int useful_threads() const { return device::threads_of_plan(engine_.device, cost_ns_, threads_); }
-
-  static void check_view(const ir::Node& node) {
-    const Dims from = node.inputs[0]->type.fixed_dims();
-    const Dims to = node.outputs[0]->type.fixed_dims();
-    if (from.num_elements() == to.num_elements() &&
-        node.inputs[0]->dtype() == node.outputs[0]->dtype()) {
-      return;
-    }
-    throw ShapeError(
-        {.what =
-             fmt::format("shape {} cannot be reshaped to {}: {} elements instead of {}",
-                         from.to_string(), to.to_string(), from.num_elements(), to.num_elements()),
-         .where = {.node = node.name, .op_type = node.op_type},
-         .hint = "Give an input of the size that the model reshapes, or export it with -1 "
-                 "instead of a fixed batch."});
-  }
-
-  // Kernels that count their operations get as many threads as these are worth; others choose.
-  void choose(const ir::Node& node) {
-    opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
-    request.keeps_constants = keeps_constants_;
-    request.packed = packed_;
-    Chosen& chosen = chosen_[&node];
-    chosen = prepare(request);
-    if (chosen.kernel.flops > 0) {
-      request.threads = device::threads_of_kernel(engine_.device, chosen.cost_ns, threads_);
-      if (request.threads < threads_) chosen = prepare(request);
-    }
-    cost_ns_ += chosen.cost_ns;
-  }
-
-  // On fewer threads than before. How many operations are worth depends on nothing else.
-  void choose_again(const ir::Node& node) {
-    const Chosen& chosen = *chosen_.find(&node);
-    if (chosen.kernel.flops > 0 && chosen.threads <= threads_) {
-      cost_ns_ += chosen.cost_ns;
-    } else {
-      choose(node);
-    }
-  }
-
-  Chosen prepare(const opdef::KernelRequest& request) const {
-    std::string reasons;
-    auto kernel = select_kernel(engine_.kernels, request, &reasons);
-    if (!kernel) throw_no_kernel(request.node, reasons);
-    const double cost_ns = estimate_ns(request, *kernel);
-    return {.kernel = *std::move(kernel), .cost_ns = cost_ns, .threads = request.threads};
-  }
-
-  const Engine& engine_;
-  int threads_;
-  bool keeps_constants_;
-  const opdef::BodyCompiler* bodies_;
-  opdef::PackedConstants* packed_;
-  ir::PointerMap<ir::Node, Chosen> chosen_;
-  double cost_ns_ = 0;  ///< rough time of all kernels on one thread
-};
 
 /// Lays out the memory of a graph whose nodes run in the order of a schedule.
 class Planner {
@@ -133,7 +30,7 @@ class Planner {
   /// The arguments outlive this, but not what the planner returns. `is_tight`: the least memory
   /// counts, not that buffers are reused soon.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-          const ViewRoots& roots, const Kernels& kernels, bool is_tight)
+          const ViewRoots& roots, const PlanKernels& kernels, bool is_tight)
       : graph_(graph),
         binding_(binding),
         engine_(engine),
@@ -142,6 +39,7 @@ class Planner {
         arena_(engine.device.alignment()),
         packed_(engine.device.alignment()),
         is_tight_(is_tight),
+        num_streams_(engine.device.num_compute_streams()),
         steps_(graph.nodes.size()),
         last_use_(graph.nodes.size()),
         locations_(graph.nodes.size()),
@@ -150,7 +48,7 @@ class Planner {
   void run(const Schedule& schedule) {
     find_nodes(schedule.order);
     find_last_uses();
-    parts_.emplace(graph_, nodes_, roots_);
+    parts_.emplace(graph_, nodes_, roots_, engine_.device.alignment());
     find_updated_states();
     alias_state_updates(schedule);
     place_in_blocks();
@@ -170,7 +68,10 @@ class Planner {
       plan_.steps.push_back(make_step(i));
       plan_.kept_bytes += plan_.steps.back().kernel.kept_bytes;
     }
-    if (!engine_.device.is_host()) add_segments(plan_);
+    if (!engine_.device.is_host()) {
+      add_segments(plan_);
+      assign_streams(plan_, num_streams_);
+    }
     return std::move(plan_);
   }
   std::int64_t arena_bytes() const { return plan_.arena_bytes; }
@@ -182,6 +83,7 @@ class Planner {
   };
 
   const ir::Value* root(const ir::Value* value) const { return roots_.of(value); }
+  std::int64_t bytes_of(const ir::Value* value) const { return binding_.layouts.bytes_of(value); }
   const opdef::PreparedKernel& kernel(std::size_t i) const { return *prepared_[i]; }
 
   void find_nodes(const std::vector<ir::Node*>& order) {
@@ -205,25 +107,33 @@ class Planner {
                   .op_type = node.op_type,
                   .node = node.name,
                   .results = {},
-                  .operands = {}};
+                  .operands = {},
+                  .is_exchange = exchange_role(node).kind != ExchangeRole::Kind::kNone};
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
       if (output == nullptr || !is_floating(output->dtype())) continue;
       step.results.push_back({.arg = node.inputs.size() + o,
                               .name = output->name,
-                              .dtype = output->dtype(),
-                              .num_elements = output->type.fixed_dims().num_elements()});
+                              .desc = {.dtype = output->dtype(),
+                                       .dims = output->type.fixed_dims(),
+                                       .layout = binding_.layouts.of(output)}});
     }
-    step.operands = describe_operands(node, step);
-    if (!engine_.device.is_host()) step.uses = uses_of(node, step.kernel);
+    step.operands = describe_operands(node, step.args, binding_.layouts);
+    if (!engine_.device.is_host()) {
+      step.uses = uses_of(node, step.kernel);
+      step.is_on_host = kernels_.is_on_host(&node);
+      step.is_body = !step.is_on_host && !node.subgraphs().empty();
+    }
     return step;
   }
 
-  static std::vector<device::Operand> uses_of(const ir::Node& node,
-                                              const opdef::PreparedKernel& kernel) {
+  std::vector<device::Operand> uses_of(const ir::Node& node,
+                                       const opdef::PreparedKernel& kernel) const {
     std::vector<device::Operand> uses;
     for (const ir::Value* input : node.inputs) {
-      uses.push_back({.bytes = input == nullptr ? 0 : bytes_of(input), .is_read = true});
+      // Texts are on the host, whatever the device.
+      const bool is_copied = input != nullptr && input->dtype() != DataType::kString;
+      uses.push_back({.bytes = is_copied ? bytes_of(input) : 0, .is_read = true});
     }
     for (const ir::Value* output : node.outputs) {
       uses.push_back({.bytes = output == nullptr ? 0 : bytes_of(output), .is_written = true});
@@ -351,8 +261,20 @@ class Planner {
   void release(std::int64_t at, std::int64_t bytes) {
     if (is_tight_) {
       packed_.release(at, bytes, now_);
+    } else if (num_streams_ > 1) {
+      freed_.push_back({.step = now_, .at = at, .bytes = bytes});
     } else {
       arena_.release(at, bytes);
+    }
+  }
+
+  // Steps that follow one another shall not wait for each other only because they take turns in the
+  // same memory.
+  void release_freed() {
+    constexpr std::size_t kStepsApart = 4;
+    while (!freed_.empty() && freed_.front().step + kStepsApart <= now_) {
+      arena_.release(freed_.front().at, freed_.front().bytes);
+      freed_.pop_front();
     }
   }
 
@@ -373,6 +295,7 @@ class Planner {
   // Assigns memory to the outputs of step i, then frees what it was the last to read.
   void place(std::size_t i) {
     const ir::Node& node = *nodes_[i];
+    release_freed();
     first_args_.push_back(args_.size());
     for (const ir::Value* input : node.inputs) args_.push_back(locate(input));
     divide_buffer(i);
@@ -401,7 +324,7 @@ class Planner {
   // Gives the memory of an exchange's buffer to its outputs, part by part, and releases the rest.
   void divide_buffer(std::size_t i) {
     const ir::Node& node = *nodes_[i];
-    const auto parts = BufferParts::received(node);
+    const auto parts = BufferParts::received(node, engine_.device.alignment());
     if (parts.empty()) return;
     const ir::Value* buffer = parts.front().buffer;
     const std::int64_t start = locations_.find(buffer)->at;
@@ -441,6 +364,7 @@ class Planner {
       Buffer* owned = buffers_.find(old);
       const bool is_last = owned != nullptr && owned->bytes >= 0 && *last_use_.find(old) == i;
       if (!is_last || owned->bytes < bytes || !can_overwrite(i, old, o)) continue;
+      if (num_streams_ > 1 && has_independent_reader(nodes_, roots_, i, old)) continue;
       const Location location = *locations_.find(old);
       const std::int64_t owned_bytes = std::exchange(owned->bytes, -1);
       locations_[output] = location;
@@ -504,38 +428,21 @@ class Planner {
     plan_.copies.insert(plan_.copies.end(), commits.begin(), commits.end());
   }
 
-  static std::string describe_operands(const ir::Node& node, const PlanStep& step) {
-    constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
-    std::string text;
-    text.reserve(64 * step.args.size());
-    std::size_t arg = 0;
-    const auto add = [&](const ir::Value* value) {
-      const Location& at = step.args[arg++];
-      if (value == nullptr) return;
-      if (!text.empty() && text.back() != ' ') text += ", ";
-      text += value->name;
-      text += ' ';
-      text += value->type.to_string();
-      text += " @";
-      text += kKinds[static_cast<int>(at.kind)];
-      text += ' ';
-      text += std::to_string(at.at);
-    };
-    for (const ir::Value* input : node.inputs) add(input);
-    text += " -> ";
-    for (const ir::Value* output : node.outputs) add(output);
-    return text;
-  }
-
   const ir::Graph& graph_;
   const GraphBinding& binding_;
   const Engine& engine_;
   const ViewRoots& roots_;
-  const Kernels& kernels_;
+  const PlanKernels& kernels_;
   Plan plan_;
   ArenaLayout arena_;
   PackedArena packed_;  // instead, if is_tight_
   bool is_tight_;
+  int num_streams_;
+  struct Freed {
+    std::size_t step = 0;
+    std::int64_t at = 0, bytes = 0;
+  };
+  std::deque<Freed> freed_;             // not released yet, if there are several streams
   std::size_t now_ = 0;                 // the step being laid out
   std::vector<const ir::Node*> nodes_;  // one per step
   std::vector<const opdef::PreparedKernel*> prepared_;
@@ -550,34 +457,10 @@ class Planner {
   std::unordered_set<std::int64_t> updated_;         // states by number
 };
 
-}  // namespace
-
-std::string Plan::to_text() const {
-  std::string text = fmt::format("plan of {} kernels, {} thread{}, arena {} bytes\n", steps.size(),
-                                 threads, threads == 1 ? "" : "s", arena_bytes);
-  if (recomputed.kernels > 0) {
-    text += fmt::format(
-        "     {} kernels run again (names end in /again): {} values, {} bytes, {:.4g} FLOPs\n",
-        recomputed.kernels, recomputed.values, recomputed.bytes, recomputed.flops);
-  }
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const PlanStep& step = steps[i];
-    text += fmt::format("{:4} {} [{}] {}: {}\n", i, step.op_type, step.kernel.label, step.node,
-                        step.operands);
-  }
-  for (const Copy& copy : copies) {
-    const bool is_commit = copy.to.kind == Location::Kind::kState;
-    text += fmt::format("     {} {} bytes\n", is_commit ? "commit" : "preserve", copy.bytes);
-  }
-  return text;
-}
-
-namespace {
-
 // Nodes that may throw, but for those whose checks an earlier one in the graph makes too: only the
 // first one of these matters.
 std::vector<const ir::Node*> throwing_nodes(const ir::Graph& graph, const ViewRoots& roots,
-                                            const Kernels& kernels) {
+                                            const PlanKernels& kernels) {
   std::set<std::pair<const ir::Value*, std::vector<std::int64_t>>> known;
   std::vector<const ir::Node*> nodes;
   for (const ir::Node* node : graph.nodes) {
@@ -600,7 +483,8 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
   const bool is_tight = memory == PlanMemory::kLimited;
-  const Kernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
+  const PlanKernels kernels(graph, roots, binding.layouts, engine, threads, !is_tight, bodies,
+                            packed);
   std::vector<const ir::Node*> first;
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);

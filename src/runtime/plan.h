@@ -13,6 +13,7 @@
 #include "ir/graph.h"
 #include "opdef/kernel.h"
 #include "runtime/engine.h"
+#include "runtime/layouts.h"
 #include "runtime/schedule.h"
 
 // A Plan is the result of make_plan for a graph of static shapes: kernels in order, with the
@@ -33,8 +34,7 @@ struct Location {
 struct PlanResult {
   std::size_t arg = 0;  ///< index in the step's args
   std::string name;
-  DataType dtype = DataType::kUndefined;
-  std::int64_t num_elements = 0;
+  opdef::TensorDesc desc;
 };
 
 struct PlanStep {
@@ -47,7 +47,15 @@ struct PlanStep {
   /// One per argument; empty in plans of the host.
   std::vector<device::Operand> uses = {};
   device::CallPlace place = {};  ///< see assign_streams (streams.h)
+  bool is_exchange = false;      ///< with other workers, which do it in the same order
   bool is_on_host = false;       ///< a kernel of the CPU: the device has none
+  bool is_body = false;          ///< a function of the host, which submits work (opdef/body.h)
+};
+
+/// Bytes that are copied between the device and the host.
+struct Transfer {
+  Location at;
+  std::int64_t bytes = 0;
 };
 
 /// Consecutive steps that are run in the same way.
@@ -61,6 +69,8 @@ struct Segment {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::string reason = {};  ///< why it is not recordable
+  /// Copied before it: to the host what its kernels read there, or else to the device.
+  std::vector<Transfer> transfers = {};
 };
 
 /// Copies at the end of a step: results that go to the state, old values that are outputs.
@@ -93,7 +103,8 @@ struct Recomputed {
 
 struct Plan {
   std::vector<PlanStep> steps;
-  std::vector<Segment> segments = {};    ///< all steps, in order; empty in plans of the host
+  std::vector<Segment> segments = {};         ///< all steps, in order; empty in plans of the host
+  std::vector<Transfer> last_transfers = {};  ///< to the device, after all steps
   std::vector<Tensor> constants;
   std::vector<std::int64_t> feed_bytes;  ///< by number; -1: not read
   std::vector<PlanOutput> outputs;       ///< one per output of the graph
@@ -122,6 +133,7 @@ struct GraphBinding {
   std::vector<std::size_t> output_blocks = {};
   /// A run that throws leaves all states as they were.
   bool keeps_state_if_thrown = false;
+  Layouts layouts = {};  ///< of the graph's values; see place_layouts()
 };
 
 /// Priority of the memory layout; the results have the same bits.

@@ -13,6 +13,7 @@ namespace onnxgrad::runtime {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
+constexpr std::byte kTrue{1};
 
 }  // namespace
 
@@ -191,7 +192,8 @@ class PlannedBody::Runner {
 
   void start_state(std::size_t s) {
     const State& state = body_.states_[s];
-    const opdef::BodyState& given = run_.states[s];
+    opdef::BodyState given = run_.states[s];
+    if (given.initial == nullptr) given.initial = &kTrue;
     Buffers& buffers = states_[s];
     buffers.first = given.last != nullptr ? given.last : run_.workspace + state.areas[0];
     if (state.swaps) {

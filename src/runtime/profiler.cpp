@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace onnxgrad::runtime {
 
@@ -10,6 +11,8 @@ void Profiler::start(std::size_t max_events) {
   by_name_.clear();
   events_.clear();
   events_.reserve(max_events);
+  open_.clear();
+  device_start_s_.reset();
   max_events_ = max_events;
   ++generation_;
   began_ = Clock::now();
@@ -28,25 +31,55 @@ KernelProfile* Profiler::entry(const PlanStep& step) {
   return known;
 }
 
-void Profiler::record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end,
-                      int threads) {
-  const double duration = std::chrono::duration<double>(end - start).count();
+void Profiler::add(KernelProfile* kernel, const Event& event, int threads) {
   ++kernel->calls;
   kernel->threads = std::max(kernel->threads, threads);
-  kernel->total_s += duration;
-  if (events_.size() >= max_events_) return;
-  events_.push_back({.kernel = kernel,
-                     .start_s = std::chrono::duration<double>(start - began_).count(),
-                     .duration_s = duration});
+  kernel->total_s += event.duration_s;
+  if (events_.size() < max_events_) events_.push_back(event);
 }
 
-std::vector<KernelProfile> Profiler::table() const {
+void Profiler::record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end,
+                      int threads) {
+  add(kernel,
+      {.kernel = kernel,
+       .start_s = std::chrono::duration<double>(start - began_).count(),
+       .duration_s = std::chrono::duration<double>(end - start).count()},
+      threads);
+}
+
+void Profiler::record(TimedCall call) {
+  constexpr std::size_t kMostOpen = 4096;
+  if (open_.size() >= kMostOpen) read_times();
+  if (!device_start_s_ && open_.empty()) {
+    first_open_s_ = std::chrono::duration<double>(Clock::now() - began_).count();
+  }
+  open_.push_back(std::move(call));
+}
+
+void Profiler::read_times() {
+  for (const TimedCall& call : std::exchange(open_, {})) {
+    const double begin = call.begin->seconds();
+    const double duration = call.end->seconds() - begin;
+    if (!(duration >= 0)) continue;  // an error before it: it has not run
+    if (!device_start_s_) device_start_s_ = begin - first_open_s_;
+    add(call.kernel,
+        {.kernel = call.kernel,
+         .start_s = begin - *device_start_s_,
+         .duration_s = duration,
+         .stream = call.stream},
+        1);
+  }
+}
+
+std::vector<KernelProfile> Profiler::table() {
+  read_times();
   std::vector<KernelProfile> result(kernels_.begin(), kernels_.end());
   std::ranges::sort(result, std::greater<>(), &KernelProfile::total_s);
   return result;
 }
 
-std::string Profiler::trace_json() const {
+std::string Profiler::trace_json() {
+  read_times();
   constexpr double kMicroseconds = 1e6;  // the unit of the format
   nlohmann::json events = nlohmann::json::array();
   for (const Event& event : events_) {
@@ -57,7 +90,7 @@ std::string Profiler::trace_json() const {
          {"ts", event.start_s * kMicroseconds},
          {"dur", event.duration_s * kMicroseconds},
          {"pid", 0},
-         {"tid", 0},
+         {"tid", event.stream},
          {"args", {{"kernel", event.kernel->label}, {"threads", event.kernel->threads}}}});
   }
   const nlohmann::json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ns"}};

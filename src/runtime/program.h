@@ -48,6 +48,7 @@ struct DynamicNode {
   const ir::Node* node = nullptr;        ///< in the graph that `CompiledRegion::model` keeps alive
   const ir::Node* closed = nullptr;      ///< form with compilable bodies, if any; see close_node
   std::vector<const ir::Value*> inputs;  ///< its inputs, then values that its subgraphs capture
+  std::string reason = {};               ///< why no kernel of the plan runs its subgraphs
 };
 
 /// The source of the bytes of a tail's feed.

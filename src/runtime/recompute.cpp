@@ -30,10 +30,6 @@ constexpr std::int64_t kMaxSavedState = std::int64_t{1} << 16;
 constexpr std::size_t kMaxRepeatedTogether = 64;
 constexpr int kMostRepeats = 4;  // repetitions of a node
 
-std::int64_t size_of(const Value* value) {
-  return value->type.fixed_dims().size_bytes(value->dtype());
-}
-
 /// When the bytes of a value are in use: positions of nodes.
 struct Life {
   std::int64_t bytes = 0;
@@ -76,7 +72,7 @@ struct Repetition {
 class Recompute {
  public:
   /// The arguments are those of make_plan and outlive this.
-  Recompute(ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
+  Recompute(ir::Graph& graph, GraphBinding& binding, const Engine& engine, int threads,
             const opdef::BodyCompiler* bodies)
       : graph_(graph), binding_(binding), engine_(engine), threads_(threads), bodies_(bodies) {
     const ViewRoots roots(graph_, engine_.ops);
@@ -110,15 +106,18 @@ class Recompute {
 
  private:
   const Value* root(const Value* value) const { return view_root(value, engine_.ops); }
+  std::int64_t size_of(const Value* value) const { return binding_.layouts.bytes_of(value); }
 
   Facts facts_of(const Node& node) const {
     Facts facts;
     const opdef::OpDef* def = engine_.ops.find(node);
     facts.is_view = def != nullptr && def->is_view();
     if (facts.is_view) return facts;
-    const auto kernel =
-        select_kernel(engine_.kernels, make_request(engine_, node, threads_, bodies_));
-    if (!kernel) return facts;  // make_plan reports it
+    opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
+    binding_.layouts.describe(request);
+    const auto selected = select_kernel(engine_, request);
+    if (!selected) return facts;  // make_plan reports it
+    const opdef::PreparedKernel* kernel = &selected->kernel;
     facts.scratch = kernel->scratch_bytes;
     facts.in_place = kernel->in_place;
     facts.flops = kernel->flops;
@@ -376,6 +375,7 @@ class Recompute {
       Value* again = nullptr;
       if (output != nullptr) {
         again = graph_.add_value(graph_.names().unique(output->name + "/again"), output->type);
+        binding_.layouts.set(again, binding_.layouts.of(output));
         map[output] = again;
       }
       outputs.push_back(again);
@@ -417,7 +417,7 @@ class Recompute {
   }
 
   ir::Graph& graph_;
-  const GraphBinding& binding_;
+  GraphBinding& binding_;
   const Engine& engine_;
   int threads_;
   const opdef::BodyCompiler* bodies_;
@@ -441,7 +441,7 @@ struct Shortage {
 };
 
 // nullopt: it does not fit.
-std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+std::optional<Plan> reduce_plan(ir::Graph& graph, GraphBinding& binding, const Engine& engine,
                                 int threads, const opdef::BodyCompiler* bodies,
                                 const std::function<std::int64_t()>& max_bytes,
                                 Recomputed& recomputed, Shortage& shortage) {
@@ -465,9 +465,8 @@ std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, c
 
 }  // namespace
 
-Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-                      int threads, const PlannedBodies* bodies,
-                      const std::function<std::int64_t()>& max_bytes) {
+Plan make_plan_within(ir::Graph& graph, GraphBinding& binding, const Engine& engine, int threads,
+                      const PlannedBodies* bodies, const std::function<std::int64_t()>& max_bytes) {
   std::optional<Plan> plan =
       make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
   Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};

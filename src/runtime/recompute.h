@@ -24,11 +24,11 @@ struct ArenaTooSmall {
 };
 
 /// Makes the plan of `graph`, which is rewritten if the arena would have more than `max_bytes()`
-/// (called once there is a plan); then bodies compute values again, too. Throws: ArenaTooSmall, and
+/// (called once there is a plan), with the layouts in `binding`; then bodies compute values again,
+/// too. Throws: ArenaTooSmall, and
 /// what make_plan throws.
-Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-                      int threads, const PlannedBodies* bodies,
-                      const std::function<std::int64_t()>& max_bytes);
+Plan make_plan_within(ir::Graph& graph, GraphBinding& binding, const Engine& engine, int threads,
+                      const PlannedBodies* bodies, const std::function<std::int64_t()>& max_bytes);
 
 }  // namespace onnxgrad::runtime
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "device/host_threads.h"
 #include "opdef/collectives.h"
 #include "runtime/bodies.h"
+#include "runtime/device_series.h"
 #include "runtime/finite.h"
 #include "runtime/tail_cache.h"
 
@@ -38,8 +40,9 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       context_(context),
       on_device_(context.device_cells == nullptr
                      ? nullptr
-                     : std::make_unique<DeviceRun>(compiled_.plan, context.engine.device, stream(),
-                                                   *context.device_cells)),
+                     : std::make_unique<DeviceRun>(
+                           compiled_.plan, context.engine.device, stream(), *context.device_cells,
+                           [this](const Location& at) { return resolve(at); })),
       blocks_(compiled_.plan.block_bytes, context.engine.device),
       feeds_(compiled_.plan.feed_bytes.size()) {
   std::size_t num_args = 0;
@@ -79,7 +82,7 @@ Region::Region(CompiledRegion compiled, RegionContext context)
 
 Region::~Region() {
   context_.tails.drop_tails_of(*this);
-  on_device_.reset();  // waits: what it owns is in use until then
+  on_device_.reset();  // waits: what it and the series own is in use until then
 }
 
 void Region::forget(const Region& tail) {
@@ -109,6 +112,8 @@ device::Address Region::resolve(const Location& location) const {
 }
 
 void Region::set_arena(device::Buffer arena) {
+  const bool is_other = device::Memory(arena_) != device::Memory(arena);
+  if (is_other && !is_on_host()) on_device_->forget_recordings();
   arena_ = std::move(arena);
   has_arena_ = arena_.owner != nullptr;
   is_plain_ = has_arena_ && is_on_host() && compiled_.plan.copies.empty() && !compiled_.tail;
@@ -129,13 +134,13 @@ void Region::set_feed(std::size_t i, device::Address address) {
 }
 
 void Region::bind(std::size_t i, device::Address data) {
-  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;  // nothing here reads it
+  if (!reads(i)) return;
   if (!is_on_host()) on_device_->release(i);
   set_feed(i, data);
 }
 
 void Region::bind(std::size_t i, const std::byte* data) {
-  if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;
+  if (!reads(i)) return;
   set_feed(i, is_on_host() ? device::address_of(data) : on_device_->bind(i, data));
 }
 
@@ -148,11 +153,13 @@ void Region::run() {
     return;
   }
   run_plan();
-  if (compiled_.tail) {
-    const Running running(is_running_);
-    run_dynamic();
-    prepare_tail().run();
-  }
+  if (compiled_.tail) run_tail();
+}
+
+void Region::run_tail() {
+  const Running running(is_running_);
+  run_dynamic();
+  prepare_tail().run();
 }
 
 std::vector<Tensor> Region::run_copying(std::span<const std::size_t> outputs) {
@@ -181,12 +188,15 @@ std::vector<Tensor> Region::run_copying(std::span<const std::size_t> outputs) {
   return results;
 }
 
+void Region::check_arena() const {
+  if (has_arena_) return;
+  throw DeviceError(
+      {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
+}
+
 // All but the tail.
 void Region::run_plan() {
-  if (!has_arena_) {
-    throw DeviceError(
-        {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
-  }
+  check_arena();
   if (!is_on_host()) on_device_->copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();
@@ -198,7 +208,7 @@ void Region::run_plan() {
       run_calls(launch);
     }
   } else {
-    on_device_->submit(calls_, context_.cells);
+    on_device_->run(calls_, context_.cells);
     return;
   }
   copy_results();
@@ -221,22 +231,40 @@ void prefetch_rows(const StepSeries& series, std::size_t step) {
   }
 }
 
+// Other threads may read the number.
+void set_scalar(const StepSeries::Scalar& scalar, double value) {
+  if (scalar.dtype == DataType::kFloat64) {
+    std::atomic_ref(*reinterpret_cast<double*>(scalar.bound))
+        .store(value, std::memory_order_relaxed);
+  } else {
+    *reinterpret_cast<float*>(scalar.bound) = static_cast<float>(value);
+  }
+}
+
 }  // namespace
 
 std::size_t Region::run_series(const StepSeries& series, std::span<double> results) {
-  ONNXGRAD_ASSERT(series.first_rows.size() <= results.size());
+  ONNXGRAD_ASSERT(series.steps * series.results.size() <= results.size());
+  if (!is_on_host()) return run_series_on_device(series, results);
+  ONNXGRAD_ASSERT(series.first_rows.size() == series.steps);
+  const std::size_t first = series.results.front();
+  const std::span<const std::size_t> others = series.results.subspan(1);
+  auto kept = results.begin();
   std::size_t done = 0;
-  while (done < series.first_rows.size()) {
+  while (done < series.steps) {
     prefetch_rows(series, done);
     const std::int64_t row = series.first_rows[done];
     for (const StepSeries::Input& input : series.inputs) {
       bind(input.number, input.data + row * input.row_bytes);
     }
+    if (!series.scalar.values.empty()) set_scalar(series.scalar, series.scalar.values[done]);
     run();
     ++context_.cells.step;
-    const double result = read_scalar(series.result);
-    results[done++] = result;
-    if (!std::isfinite(result)) break;
+    ++done;
+    const double result = read_scalar(first);
+    *kept++ = result;
+    for (const std::size_t other : others) *kept++ = read_scalar(other);
+    if (series.ends_at_fault && !std::isfinite(result)) break;
   }
   return done;
 }
@@ -270,6 +298,16 @@ void Region::run_profiled() {
     for (const PlanStep& step : compiled_.plan.steps) profiles_.push_back(profiler.entry(step));
     profiled_generation_ = profiler.generation();
   }
+  if (!is_on_host()) {
+    const auto times = on_device_->run_timed(calls_, context_.cells);
+    for (std::size_t i = 0; i < num_kernels(); ++i) {
+      profiler.record({.kernel = profiles_[i],
+                       .stream = compiled_.plan.steps[i].place.stream,
+                       .begin = times[i],
+                       .end = times[i + 1]});
+    }
+    return;
+  }
   for (std::size_t i = 0; i < num_kernels(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
     device::take_threads_used();
@@ -284,7 +322,7 @@ void Region::run_call(std::size_t i) {
   if (is_on_host()) {
     calls_[i].fn(calls_[i].data, calls_[i].args, {.stream = nullptr, .cells = &context_.cells});
   } else {
-    on_device_->run_alone(calls_[i], context_.cells);
+    on_device_->run_alone(i, calls_[i], context_.cells);
   }
 }
 
@@ -292,8 +330,9 @@ void Region::run_call(std::size_t i) {
 std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
   const PlanStep& step = compiled_.plan.steps[call];
   for (const PlanResult& result : step.results) {
-    const Tensor values = host_tensor(device::address_of(calls_[call].args[result.arg]),
-                                      {.dtype = result.dtype, .dims = {result.num_elements}});
+    Tensor values = result_of(call, result);
+    const opdef::TensorDesc& desc = result.desc;
+    if (!desc.layout.is_plain()) values = in_plain_order(values, desc.dims, desc.layout);
     if (all_finite({&values, 1})) continue;
     return NonFinite{
         .node = step.node, .op_type = step.op_type, .value = result.name, .position = call};
@@ -322,20 +361,26 @@ std::optional<NonFinite> Region::run_until_non_finite() {
 }
 
 void Region::copy_results() {
+  if (!is_on_host()) on_device_->finish();
   for (const Copy& copy : compiled_.plan.copies) {
     stream().copy(resolve(copy.to), resolve(copy.from), copy.bytes);
   }
 }
 
-// On the CPU a view, else a copy.
-Tensor Region::host_tensor(device::Address address, const opdef::TensorDesc& desc) const {
-  if (!is_on_host()) return stream().read(address, desc.dtype, desc.dims);
-  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
+// Returns a result of a kernel that has run alone; on the CPU a view.
+Tensor Region::result_of(std::size_t call, const PlanResult& result) const {
+  if (!is_on_host()) return on_device_->result(call, calls_[call], result);
+  return Tensor::view(result.desc.dtype, result.desc.dims, calls_[call].args[result.arg], nullptr);
 }
 
+// On the CPU a view, else a copy.
 Tensor Region::plan_tensor(std::size_t output) const {
   const PlanOutput& planned = compiled_.plan.outputs[output];
-  return host_tensor(resolve(planned.location), planned.desc);
+  const opdef::TensorDesc& desc = planned.desc;
+  if (!is_on_host() && desc.dtype == DataType::kString) return on_device_->texts(planned);
+  const device::Address address = resolve(planned.location);
+  if (!is_on_host()) return stream().read(address, desc.dtype, desc.dims);
+  return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
 }
 
 void Region::run_dynamic() {
@@ -353,7 +398,7 @@ void Region::run_dynamic() {
       }
     }
     std::int64_t iteration = 0;
-    const opdef::DynamicFn fn = context_.engine.kernels.dynamic(node.domain, node.op_type);
+    const opdef::DynamicFn fn = context_.engine.on_host().dynamic(node.domain, node.op_type);
     dynamic_results_.push_back(fn({.node = node,
                                    .inputs = std::move(inputs),
                                    .run_subgraph =
@@ -417,18 +462,16 @@ Region& Region::prepare_tail() {
   }
   for (std::size_t i = 0; i < compiled_.tail_feeds.size(); ++i) {
     const TailFeed& feed = compiled_.tail_feeds[i];
-    if (feed.kind == TailFeed::Kind::kPlanOutput) {
+    const bool is_planned = feed.kind == TailFeed::Kind::kPlanOutput;
+    if (is_planned && compiled_.plan.outputs[feed.index].desc.dtype == DataType::kString) {
+      current_tail_->bind(i, plan_tensor(feed.index).raw());
+    } else if (is_planned) {
       current_tail_->bind(i, resolve(compiled_.plan.outputs[feed.index].location));
     } else {
       current_tail_->bind(i, dynamic_results_[feed.index][feed.output].raw());
     }
   }
   return *current_tail_;
-}
-
-device::Address Region::output_address(std::size_t i) const {
-  if (compiled_.tail) return current_tail_->output_address(i);
-  return resolve(compiled_.plan.outputs[i].location);
 }
 
 double Region::read_scalar(std::size_t i) const {
@@ -440,8 +483,9 @@ double Region::read_scalar(std::size_t i) const {
 }
 
 Tensor Region::output_tensor(std::size_t i) const {
-  const Tensor tensor = host_tensor(output_address(i), output_desc(i));
-  return is_on_host() ? tensor.clone() : tensor;
+  if (compiled_.tail) return current_tail_->output_tensor(i);
+  const bool is_text = compiled_.plan.outputs[i].desc.dtype == DataType::kString;
+  return is_on_host() || is_text ? plan_tensor(i).clone() : plan_tensor(i);
 }
 
 std::size_t Region::num_outputs() const {
@@ -461,7 +505,8 @@ std::optional<opdef::TensorDesc> Region::planned_desc(std::size_t i) const {
 std::string Region::to_text() const {
   std::string text = compiled_.plan.to_text();
   for (const DynamicNode& dynamic : compiled_.dynamic) {
-    text += fmt::format("     dynamic {}\n", dynamic.node->describe());
+    text += fmt::format("     dynamic {}{}\n", dynamic.node->describe(),
+                        dynamic.reason.empty() ? "" : ": " + dynamic.reason);
   }
   if (current_tail_ != nullptr) text += "then " + current_tail_->to_text();
   return text;
@@ -475,6 +520,16 @@ std::int64_t Region::scratch_bytes() const {
 }
 
 std::int64_t Region::constant_bytes() const {
+  if (is_on_host()) return own_constant_bytes();
+  std::int64_t total = 0;
+  for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
+  return total;
+}
+
+std::int64_t Region::host_constant_bytes() const { return is_on_host() ? 0 : own_constant_bytes(); }
+
+// The constants in host memory.
+std::int64_t Region::own_constant_bytes() const {
   const std::string_view known = context_.options.counted_elsewhere;
   const auto* const first = reinterpret_cast<const std::byte*>(known.data());
   const std::less<> less;
@@ -482,7 +537,7 @@ std::int64_t Region::constant_bytes() const {
   for (const Tensor& constant : compiled_.plan.constants) {
     const std::byte* at = constant.raw();
     const bool is_known = !less(at, first) && less(at, first + known.size());
-    if (!is_known || !is_on_host()) total += constant.size_bytes();
+    if (!is_known) total += constant.size_bytes();
   }
   return total;
 }

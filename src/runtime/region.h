@@ -19,6 +19,7 @@
 namespace onnxgrad::runtime {
 
 class BodyRunner;
+class DeviceSeries;
 
 /// The weights and other state: one block of memory, each value on its own cache lines.
 struct StateSlab {
@@ -52,6 +53,7 @@ class Region final : public Execution {
   std::size_t run_series(const StepSeries& series, std::span<double> results) override;
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
+  DeviceTensor output_on_device(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;
   std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const override;
   std::size_t num_kernels() const override { return compiled_.plan.steps.size(); }
@@ -64,13 +66,22 @@ class Region final : public Execution {
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
+  /// See Executor::run_on_device; on a device, with feeds in its memory or the host's.
+  std::vector<DeviceTensor> run_on_device(std::span<const DeviceTensor> feeds);
+  /// Memory of DeviceRun; none on the host.
+  std::int64_t slot_bytes() const { return on_device_ ? on_device_->slot_bytes() : 0; }
   std::int64_t block_bytes() const { return blocks_.bytes(); }
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< size of the largest scratch block
   std::int64_t constant_bytes() const;  ///< size of folded constants and of those of kernels
+  /// Bytes of these that the host keeps for a plan on another device; 0 on the host.
+  std::int64_t host_constant_bytes() const;
   /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
+  const CompiledRegion& compiled() const { return compiled_; }
+  /// True: addresses are pointers, kernels are called here.
+  bool is_on_host() const { return on_device_ == nullptr; }
   /// True while its tail is looked up and run: it must be kept then.
   bool is_running() const { return is_running_; }
   /// Called when the tail is dropped.
@@ -84,22 +95,33 @@ class Region final : public Execution {
   };
 
   device::Stream& stream() const { return *context_.options.stream; }
-  /// True: addresses are pointers, kernels are called here.
-  bool is_on_host() const { return on_device_ == nullptr; }
   device::Address resolve(const Location& location) const;
   device::Address output_address(std::size_t i) const;
-  Tensor host_tensor(device::Address address, const opdef::TensorDesc& desc) const;
+  Tensor result_of(std::size_t call, const PlanResult& result) const;
   void set_feed(std::size_t i, device::Address address);
   void run_call(std::size_t i);
   void run_calls(const opdef::Launch& launch);
   void run_with_workers(const opdef::Launch& launch);
   std::optional<NonFinite> find_non_finite(std::size_t call) const;
   std::size_t num_outputs() const;
+  std::int64_t own_constant_bytes() const;
   template <class F>
   std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
   void run_plan();
   void run_profiled();
+  std::size_t run_series_on_device(const StepSeries& series, std::span<double> results);
+  device::Address use_slot(std::size_t feed);
+  void set_series_form(const StepSeries& series);
+  void run_steps_on_device(const StepSeries& series);
+  void run_in_pieces(const StepSeries& series);
+  void count_complete_steps();
+  void run_tail();
+  void check_arena() const;
+  /// Whether the plan reads an input.
+  bool reads(std::size_t feed) const {
+    return feed < feeds_.size() && compiled_.plan.feed_bytes[feed] >= 0;
+  }
   void copy_results();
   void run_dynamic();
   Region& prepare_tail();
@@ -110,8 +132,9 @@ class Region final : public Execution {
   CompiledRegion compiled_;
   RegionContext context_;
   std::unique_ptr<DeviceRun> on_device_;  // nullptr: the plan is run on the host
-  bool is_plain_ = false;               // a run is the calls of its kernels
-  bool is_interruptible_ = false;       // long enough for it, and nothing is left half done
+  std::unique_ptr<DeviceSeries> series_;  // made for its first series on a device
+  bool is_plain_ = false;                 // a run is the calls of its kernels
+  bool is_interruptible_ = false;         // long enough for it, and nothing is left half done
   bool has_arena_ = false;
   device::Buffer arena_;
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_

@@ -1,6 +1,7 @@
 """Fixtures: the smallest model there is, and data for it."""
 
 import functools
+import os
 import signal
 
 import numpy as np
@@ -18,6 +19,45 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The command line is built from the app's functions, and its types from their options, once rather
 # than by every `CliRunner.invoke` and `cli.main`.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+
+# Files whose tests are marked device_sample: each kind of session, graph and option once.
+DEVICE_SAMPLE = {
+    "test_adapters",
+    "test_api_cli",
+    "test_api_sessions",
+    "test_api_trainer",
+    "test_averages",
+    "test_checkpoints",
+    "test_compat_session",
+    "test_derivatives",
+    "test_forward_backward",
+    "test_language_training",
+    "test_optimizers",
+    "test_precision_training",
+    "test_quantized_base",
+    "test_recurrent_training",
+    "test_schedules",
+    "test_sequences",
+    "test_sklearn_estimators",
+    "test_text_rows",
+    "test_train_command",
+    "test_training_combinations",
+    "test_training_info",
+    "test_zoo_combinations",
+}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the sample; with another default device, leave out tests that need the CPU."""
+    for item in items:
+        if item.path.stem in DEVICE_SAMPLE:
+            item.add_marker(pytest.mark.device_sample)
+    if os.environ.get("ONNXGRAD_DEVICE", "cpu") == "cpu":
+        return
+    for item in items:
+        if marker := item.get_closest_marker("host_only"):
+            item.add_marker(pytest.mark.skip(reason=marker.args[0]))
 
 
 @pytest.fixture(scope="session")

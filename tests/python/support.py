@@ -1,13 +1,24 @@
 """Models and helpers that several tests use; everything is made here from fixed seeds."""
 
 import itertools
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.helper
+import pytest
 from onnx import numpy_helper
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
+# The simulated device, a plugin of the tests.
+PLUGIN = BUILD / "tests/libonnxgrad_simulated_device.so"
+needs_plugin = pytest.mark.skipif(
+    not PLUGIN.exists(), reason="the plugin is built with the C++ tests, which this build lacks"
+)
 
 LINEAR = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -122,7 +122,9 @@ def test_state_can_be_taken_back(linear_proto, linear_data):
 
 def test_views_of_the_weights_change_with_the_next_step(linear_proto, linear_data):
     X, y = linear_data
-    session = og.TrainingSession(linear_proto, "squared_error", og.optimizers.Adam(0.1))
+    session = og.TrainingSession(
+        linear_proto, "squared_error", og.optimizers.Adam(0.1), device="cpu"
+    )
     feeds = {"X": X, session.target_name: y}
     views, first = session.weights, session.state()
     assert views.keys() == {weight.name for weight in session.trained_weights}

@@ -35,7 +35,7 @@ def rows(count=48, columns=3, outputs=1, dtype=np.float64, seed=2):
 class NumpyAverage:
     """The average of a sequence of weights, by the formulas of docs/training.md."""
 
-    def __init__(self, kind, decay=0.999, warm_up=False, start=0, every=1):
+    def __init__(self, kind, decay=0.999, warm_up=True, start=0, every=1):
         self.kind, self.decay, self.warm_up = kind, decay, warm_up
         self.start, self.every = start, every
         self.updates = self.count = 0
@@ -60,7 +60,7 @@ class NumpyAverage:
     ("kind", "options"),
     [
         ("ema", {"decay": 0.9}),
-        ("ema", {"decay": 0.99, "warm_up": True}),
+        ("ema", {"decay": 0.9, "warm_up": False}),
         ("ema", {"decay": 0.8, "start": 3, "every": 2}),
         ("swa", {}),
         ("swa", {"start": 2, "every": 3}),
@@ -146,7 +146,7 @@ def test_swa_begins_with_its_epoch():
         np.testing.assert_allclose(state[f"average/{name}"], mean, 1e-12)
 
 
-@pytest.mark.parametrize("average", ["ema:decay=0.8,warm_up=true", {"swa": {"start_epoch": 2}}])
+@pytest.mark.parametrize("average", ["ema:decay=0.8,warm_up=false", {"swa": {"start_epoch": 2}}])
 def test_a_resumed_fit_continues_bit_for_bit(average, tmp_path):
     X, y = rows(dtype=np.float32)
 
@@ -164,7 +164,9 @@ def test_a_resumed_fit_continues_bit_for_bit(average, tmp_path):
     assert resumed.history["val_loss"] == whole.history["val_loss"]
 
 
-@pytest.mark.parametrize("options", [{"average": "ema"}, {"optimizer": "schedule_free"}])
+@pytest.mark.parametrize(
+    "options", [{"average": "ema:warm_up=false"}, {"optimizer": "schedule_free"}]
+)
 def test_an_average_continues_from_weights_that_are_set(options):
     session = og.TrainingSession(mlp_proto([3, 5, 1]), "squared_error", **options)
     X, y = rows(dtype=np.float32)

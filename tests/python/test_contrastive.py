@@ -88,9 +88,20 @@ def test_losses_and_gradients_are_those_of_torch(stored, case, one_encoder):
         np.testing.assert_allclose(gradient, want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("one_encoder", [True, False])
-@pytest.mark.parametrize("case", ["info_nce_symmetric", "triplet_hardest", "cosine_embedding"])
-def test_parts_make_the_step_of_the_whole_batch(stored, case, one_encoder):
+PARTS = pairwise(
+    {
+        "case": ["info_nce_symmetric", "triplet_hardest", "cosine_embedding"],
+        "one_encoder": [True, False],
+        "average": [None, "ema:decay=0.5", "swa:evaluates=false"],
+        "penalty": [None, LOSSES.Penalty(l1=0.01, l2=0.1)],
+    },
+    lambda row: True,
+)
+
+
+@pytest.mark.parametrize("row", PARTS, ids=lambda row: "-".join(str(x)[:9] for x in row.values()))
+def test_parts_make_the_step_of_the_whole_batch(stored, row, tmp_path):
+    case, one_encoder = row["case"], row["one_encoder"]
     rng = np.random.default_rng(0)
     loss, _ = CASES[case]
     arrays = rng.normal(size=(2, 12, 4))
@@ -102,10 +113,16 @@ def test_parts_make_the_step_of_the_whole_batch(stored, case, one_encoder):
     feeds = dict(zip(keys, arrays, strict=True))
     if case == "cosine_embedding":
         feeds["label"] = np.where(rng.random(12) < 0.5, 1.0, -1.0)
-    whole = og.TrainingSession(model, loss, "adam", training_mode=False)
-    cache = og.embeddings.GradCache(model, loss, "adam", parts=4)
+    options = {"average": row["average"], "penalty": row["penalty"]}
+    whole = og.TrainingSession(model, loss, "adam", training_mode=False, **options)
+    cache = og.embeddings.GradCache(model, loss, "adam", parts=4, **options)
     for _ in range(3):
-        assert cache.step(feeds) == pytest.approx(whole.step(feeds), rel=1e-12)
+        found, wanted = cache.step(feeds), whole.step(feeds)
+        assert row["penalty"] or found == pytest.approx(wanted, rel=1e-12)
+    cache.save(tmp_path / "trained.onnx")
+    saved = og.state_dict(tmp_path / "trained.onnx")
+    for name, value in og.state_dict(whole.trained_model()).items():
+        np.testing.assert_allclose(saved[name], value, rtol=1e-9, atol=1e-12)
     for name, weight in whole.weights.items():
         np.testing.assert_allclose(cache.session.weights[name], weight, rtol=1e-9, atol=1e-12)
 
@@ -114,6 +131,9 @@ def test_parts_refuse_what_they_cannot_do(stored):
     make = og.embeddings.GradCache
     with pytest.raises(og.OptionError, match="no loss of embeddings"):
         make(encoder(stored), "mse")
+    for refused in ({"sam": 0.05}, {"training_mode": True}, {"accumulate": 2}):
+        with pytest.raises(og.OptionError, match="GradCache"):
+            make(encoder(stored), **refused)
     with pytest.raises(og.OptionError, match="cannot be learnt"):
         make(encoder(stored), LOSSES.InfoNCE(views=2, learn_temperature=True))
     cache = make(encoder(stored), parts=3)

@@ -319,7 +319,7 @@ def test_a_forest_teaches_a_network():
         ({"distill": {"temprature": 1}, "teacher": "self"}, "temperature"),
         ({"distill": {"alpha": 1.5}, "teacher": "self"}, "alpha is 1.5"),
         ({"distill": {"temperature": 0}, "teacher": "self"}, "temperature"),
-        ({"distill": {"outputs": "kl2"}, "teacher": "self"}, "there is no outputs='kl2'"),
+        ({"distill": {"outputs": "kl2"}, "teacher": "self"}, "outputs: unknown .kl2"),
         ({"distill": {"outputs": "none"}, "teacher": "self"}, "there is nothing that the student"),
         ({"distill": {"values": {"hiden": "hidden"}}, "teacher": "self"}, "Did you mean 'hidden'"),
         ({"distill": {"values": "a|b|c|d|e"}, "teacher": "self"}, "expected names of two values"),

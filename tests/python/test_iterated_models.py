@@ -252,7 +252,7 @@ def test_an_iteration_costs_less_than_a_microsecond():
           }> (count, , x)
         }"""
     )
-    session = og.InferenceSession(model, threads=1)
+    session = og.InferenceSession(model, threads=1, device="cpu")
     feeds = {"x": np.ones(4, np.float32)}
 
     def fastest(count):

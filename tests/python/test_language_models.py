@@ -329,10 +329,10 @@ def chat_folder(folder, template=TEMPLATE):
     return folder
 
 
-needs_jinja = pytest.mark.skipif(find_spec("jinja2") is None, reason="jinja2 is not installed")
-needs_tokenizers = pytest.mark.skipif(
-    find_spec("tokenizers") is None, reason="tokenizers is not installed"
-)
+LOOP = "{{% for _ in range(99999) %}}{}{{% endfor %}}"
+IN_LIST = "requirements/test.txt has it"
+needs_jinja = pytest.mark.skipif(find_spec("jinja2") is None, reason=IN_LIST)
+needs_tokenizers = pytest.mark.skipif(find_spec("tokenizers") is None, reason=IN_LIST)
 
 
 @needs_jinja
@@ -363,6 +363,15 @@ def test_only_answers_of_a_chat_are_learnt(tmp_path):
         ("{{ messages.append(1) }}", "chat template fails"),
         ("{{ raise_exception('no system message') }}", "no system message"),
         ("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}", "otherwise"),
+        (LOOP.format(LOOP.format("")), "turns of loops"),
+        ("{{ 'a' * 99999999 }}", "a number above"),
+        ("{{ ('a' * 99999) * 99999 }}", "characters"),
+        ("{{ 9 ** 9 ** 9 ** 9 }}", "a number above"),
+        ("{{ '%99999999d' % 1 }}", "a width"),
+        ("{{ '{:>99999999}'.format(1) }}", "characters"),
+        ("{{ 'a'.ljust(10 ** 8) }}", "a number above"),
+        ("{{ 'a' | center(99999999) }}", "a number above"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         (None, "need a template"),
     ],
 )

@@ -65,6 +65,35 @@ def test_preferences_are_learnt(lora, tmp_path):
             trainer.fit(data, epochs=1, verbose=0, **options)
 
 
+SCRIPT = """
+import sys
+import numpy as np
+import onnxgrad as og
+folder, model = sys.argv[1:]
+trainer = og.Trainer(model, "dpo:beta=0.5", "adam", lr=0.01, threads=1, dist="auto")
+data = og.data.Preferences(folder + "/pairs.jsonl", batch_size=5)
+trainer.fit(data, epochs=3, validation=data, verbose=0)
+workers = trainer.session._data_parallel
+rank = workers.workers.rank if workers else "alone"
+losses = [trainer.evaluate(data).loss, *trainer.history["train_loss"], *trainer.history["val_loss"]]
+np.savez(f"{folder}/{rank}.npz", losses, **trainer.session.weights)
+"""
+
+
+def test_workers_divide_pairs_as_one_trains_them(tmp_path):
+    """Batches of 5, 5 and 1 pairs: no pair is separated, and a worker may have none."""
+    pairs_file(tmp_path / "pairs.jsonl", 11)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    for launch in ((), ("-m", "onnxgrad", "launch", "-n", "2", "--transport", "tcp")):
+        command = [sys.executable, *launch, tmp_path / "script.py", tmp_path, GPT]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    alone, first, second = (np.load(tmp_path / f"{rank}.npz") for rank in ("alone", 0, 1))
+    for name in alone.files:
+        np.testing.assert_array_equal(first[name], second[name])
+        np.testing.assert_allclose(first[name], alone[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 # ------------------------------------------------------------------------------------- combinations
 
 PARAMETERS = {
@@ -177,7 +206,7 @@ def test_combinations(row, tmp_path):
         (lambda p: p.write_bytes(b"123"), {}, "no whole number of tokens"),
         (lambda p: np.full(40, 29, np.uint16).tofile(p), {}, "token 29, but the model has 29"),
         (lambda p: np.zeros(4, np.uint16).tofile(p), {}, "fewer than one row of 8"),
-        (lambda p: p.write_bytes(b"1234"), {"dtype": "uint8"}, "expected 'uint16' or 'uint32'"),
+        (lambda p: p.write_bytes(b"1234"), {"dtype": "uint8"}, "dtype: unknown 'uint8'"),
     ],
 )
 def test_files_that_are_refused(make, options, message, tmp_path):
@@ -191,7 +220,7 @@ def test_a_sequence_longer_than_the_table_of_positions():
     session = og.TrainingSession(GPT, "causal_lm")
     ids = np.zeros((2, 20), np.int64)
     message = r"'tokens' \[2, 20\] has length 20 .* 16 places"
-    with pytest.raises(og.errors.ShapeError, match=message):
+    with pytest.raises(og.DataError, match="rows have 20 tokens, but the model has 16 places"):
         session.step({"tokens": ids, "label": ids})
     with pytest.raises(og.errors.ShapeError, match=message):
         og.InferenceSession(GPT).run(None, {"tokens": ids})

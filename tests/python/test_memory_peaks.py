@@ -15,6 +15,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import onnxgrad as og
+
 WIDTH = 1024
 LAYERS = 50  # 4 MiB each: 200 MiB
 
@@ -32,7 +34,7 @@ import numpy as np
 import onnxgrad as og
 from onnxgrad import _core
 
-source, target = sys.argv[1:]
+source, target, rank = sys.argv[1:]
 rows = np.zeros((4, 1024), np.float32)
 before = peak()
 before = peak()  # what is resident now, the first one having been reset
@@ -44,7 +46,7 @@ model = _core.Model.load(source)
 note("load")
 model.weights
 note("working copy")
-trainer = og.Trainer(source, optimizer="sgd", threads=1)
+trainer = og.Trainer(source, optimizer="sgd", threads=1, lora=int(rank) or None)
 trainer.fit(rows, rows, epochs=1, batch_size=4, verbose=0)
 del model
 peak()
@@ -85,14 +87,30 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["inside", "external"])
-def test_peaks(big_model: dict[str, Path], kind: str, tmp_path: Path) -> None:
-    job = [sys.executable, "-c", JOB, str(big_model[kind]), str(tmp_path / "trained.onnx")]
+def peaks_of(source: Path, target: Path, rank: int = 0) -> dict[str, float]:
+    """Return the peaks in multiples of the float weights."""
+    job = [sys.executable, "-c", JOB, str(source), str(target), str(rank)]
     done = subprocess.run(job, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     weight_bytes = 4 * LAYERS * WIDTH**2
     found = {name: size / weight_bytes for name, size in json.loads(done.stdout).items()}
-    print(kind, {name: round(size, 2) for name, size in found.items()})
+    print(source.stem, {name: round(size, 2) for name, size in found.items()})
+    return found
+
+
+def test_an_adapter_on_packed_weights_takes_less_than_float_weights(
+    big_model: dict[str, Path], tmp_path: Path
+) -> None:
+    packed = tmp_path / "packed.onnx"
+    og.quantize_weights(big_model["inside"], "int4", path=packed)
+    found = peaks_of(packed, tmp_path / "trained.onnx", rank=8)
+    assert 0.14 < found["load"] < found["trained"] < 0.45
+    assert found["save"] < 0.8
+
+
+@pytest.mark.parametrize("kind", ["inside", "external"])
+def test_peaks(big_model: dict[str, Path], kind: str, tmp_path: Path) -> None:
+    found = peaks_of(big_model[kind], tmp_path / "trained.onnx")
     assert {name: size for name, size in found.items() if size > BOUNDS[kind][name]} == {}
     # The measurement is real: the weights are in memory, and more once they are trained.
     assert 0.99 < found["load"] < found["trained"] < found["save"]

@@ -106,8 +106,21 @@ def test_a_trained_head_that_is_the_table(exported, tmp_path):
         if keeps:
             assert_near(run(og.adapters.load(file, tmp_path), rows), values(adapted, rows))
         else:
-            with pytest.raises(og.ModelError, match=r"'lm_head\.weight' of the adapter is a copy"):
+            names = r"'lm_head\.weight' of the adapter is a copy .* 'transformer\.wte\.weight'"
+            with pytest.raises(og.ModelError, match=names):
                 og.adapters.load(file, tmp_path)
+
+
+@pytest.mark.parametrize("targets", [["lm_head"], ["wte"], ["wte", "lm_head"]])
+def test_adapters_on_a_tied_table(targets, exported, tmp_path):
+    """PEFT saves the table beside its adapters, once for each module that has it."""
+    base, rows, file = exported("gpt2", True)
+    configuration = peft.LoraConfig(r=2, target_modules=["c_attn", *targets])
+    adapted = adapted_network(base, configuration)
+    adapted.save_pretrained(tmp_path, save_embedding_layers=True)
+    assert any("base_layer" in key for key in tensors_of(tmp_path))
+    model = og.adapters.load(file, tmp_path)
+    assert_near(run(model, rows), values(adapted, rows))
 
 
 ADAPTERS = {

@@ -367,6 +367,7 @@ def test_a_session_holds_no_float_matrix():
         sizes[base] = session.memory().total
     weights = 4 * (SIZES[0] * SIZES[1] + SIZES[1] * SIZES[2])
     assert sizes["int4"] < sizes[None] - weights // 2
+    assert sizes["int4"] < weights  # with the file, the adapter, its optimizer and all values
 
 
 def test_dora_has_the_norms_of_the_packed_weights():
@@ -498,6 +499,48 @@ def test_a_packed_head_is_replaced(kind):
     assert {"layer2.weight", "layer2.bias"} <= {one.name for one in one.session.trained_weights}
     one.fit(x, y, epochs=1, verbose=0)
     assert one.predict(x).shape == (24, 9)
+
+
+@pytest.mark.parametrize("kind", ["int4", "nf4"])
+def test_quantizing_leaves_packed_weights_alone(kind):
+    """`quantize` takes the layers that are float; without any it says what to do."""
+    x, y = batch()
+    packed = og.quantize_weights(network(), kind, block_size=64)
+    trainer = og.Trainer(packed, "cross_entropy", "adam", lr=0.01, quantize="int8")
+    trainer.fit(x, y, epochs=3, verbose=0)
+    trained = trainer.trained_model()
+    before, after = tensors_of(packed), tensors_of(trained)
+    assert after["layer2.weight"].data_type == TensorProto.INT8
+    codes = [name for name in before if "_Q4" in name or "_NF4" in name]
+    assert len(codes) >= 2
+    assert all(before[name] == after[name] for name in codes)
+    np.testing.assert_allclose(run(trained, {"x": x})[0], trainer.predict(x), atol=2e-3)
+    if kind == "int4":
+        whole = og.quantize_weights(network(), kind, targets=["linear", "head"], block_size=16)
+        with pytest.raises(og.ModelError, match=r"MatMulNBits(.|\n)*lora="):
+            og.Trainer(whole, "cross_entropy", quantize="int8").fit(x, y, epochs=1, verbose=0)
+
+
+def test_models_are_written_quantized_or_not_at_all(tmp_path):
+    """Before the first fit: an error that says how, unless nothing has to be measured."""
+    x, y = batch()
+    waiting = og.Trainer(network(), quantize="int8")
+    for write in (
+        lambda: waiting.save(tmp_path / "model.onnx"),
+        waiting.trained_model,
+        lambda: waiting.session.trained_model(),
+    ):
+        with pytest.raises(og.OptionError, match=r"quantize=(.|\n)*calibration="):
+            write()
+    assert not (tmp_path / "model.onnx").exists()
+    waiting.fit(x, y, epochs=1, verbose=0)
+    ready = og.Trainer(network(), quantize="int8", calibration=x)
+    weights = og.Trainer(network(), quantize={"weights": "int4", "activations": False})
+    for trainer in (waiting, ready, weights):
+        trainer.save(tmp_path / "model.onnx")
+        saved = onnx.load(tmp_path / "model.onnx")
+        assert "DequantizeLinear" in {node.op_type for node in saved.graph.node}
+        np.testing.assert_allclose(run(saved, {"x": x})[0], trainer.predict(x), atol=2e-3)
 
 
 def test_errors_name_the_option():

@@ -1,6 +1,7 @@
 """Balanced and weighted rows, curricula, cross-validation, weights as lists."""
 
 import itertools
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -253,6 +254,13 @@ def test_optuna_prunes_a_hopeless_trial():
 # ------------------------------------------------------------------------------------ federated
 
 
+WITHOUT_FLOWER = """
+import runpy, sys
+sys.modules["flwr"] = None
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
 def test_three_clients_average_as_numpy_does():
     X, y = rows()
     clients = [og.Trainer(mlp_proto([2, 4, 2]), "cross_entropy", "sgd", lr=0.1) for _ in range(3)]
@@ -283,6 +291,16 @@ def test_three_clients_average_as_numpy_does():
     assert clients[0].session.weight_names == names
     with pytest.raises(og.DataError, match="3 arrays for 4"):
         clients[0].set_weights(weights[:3])
+
+
+def test_the_example_without_flower_averages():
+    example = Path(__file__).parents[2] / "examples" / "federated.py"
+    command = [sys.executable, "-c", WITHOUT_FLOWER, str(example)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    accuracies = [float(line.split()[-1]) for line in done.stdout.splitlines()]
+    assert len(accuracies) == 10
+    assert accuracies[-1] > max(accuracies[0], 0.9)
 
 
 def test_the_example_for_flower_averages(monkeypatch):

@@ -20,8 +20,6 @@ SKLEARN = sorted((DATA / "heads").glob("*.onnx"))
 WITHOUT_HEAD = {
     "logistic_regression_3_integers_columns_float32",
     "mlp_2_integers_columns_float64",
-    "one_vs_rest_2_integers_plain_float32",
-    "one_vs_rest_2_integers_plain_float64",
 }
 
 CNN = """

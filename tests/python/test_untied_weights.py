@@ -48,8 +48,8 @@ def data(rows=16):
     return normal(rows, 3, seed=8), normal(rows, 3, seed=9)
 
 
-def numpy_steps(X, y, steps, tied):
-    """Gradient descent on the mean squared error of `chain`, by hand in float64."""
+def numpy_steps(X, y, steps, tied, rate=RATE):
+    """Gradient descent on the mean squared error of `chain`, by hand in float64; `rate` of w."""
     w = [WEIGHTS[f"w{i}"].astype(np.float64) for i in (1, 2, 3)]
     b = [np.zeros(3) for _ in range(3)]
     for _ in range(steps):
@@ -61,7 +61,7 @@ def numpy_steps(X, y, steps, tied):
         of_biases = [d1.sum(axis=0), d2.sum(axis=0), d3.sum(axis=0)]
         if tied:
             of_biases = [sum(of_biases)] * 3
-        w = [w[0] - RATE * X.T @ d1, w[1] - RATE * p.T @ d2, w[2] - RATE * q.T @ d3]
+        w = [w[0] - rate * X.T @ d1, w[1] - rate * p.T @ d2, w[2] - rate * q.T @ d3]
         b = [one - RATE * gradient for one, gradient in zip(b, of_biases, strict=True)]
     return w, b
 
@@ -151,6 +151,23 @@ def test_the_written_step_in_stock_onnxruntime():
         np.testing.assert_allclose(state[name], values, rtol=1e-4, atol=1e-6)
     tied = og.training_step(chain(), "squared_error", "sgd", untie=False)
     assert "next/b_1" not in {output.name for output in tied.graph.output}
+
+
+def test_biases_alone_are_separate_too():
+    X, y = data()
+    session = og.TrainingSession(
+        chain(), "squared_error", og.optimizers.SGD(lr=RATE), adapter="bitfit"
+    )
+    for _ in range(5):
+        session.step({"x": X, session.target_name: y})
+    w, b = numpy_steps(X, y, 5, tied=False, rate=0)
+    trained = initializers(session.trained_model())
+    for name, values in zip(["b", "b_1", "b_2"], b, strict=True):
+        np.testing.assert_allclose(trained[name], values, rtol=1e-4, atol=1e-6)
+    h = np.tanh(np.tanh(X @ w[0] + b[0]) @ w[1] + b[1]) @ w[2] + b[2]
+    np.testing.assert_allclose(
+        stock_outputs(session.trained_model(), {"x": X})[0], h, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_patterns_checkpoints_and_weights_by_name(tmp_path):

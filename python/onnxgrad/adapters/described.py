@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import patterns, positive_int, real_number, unknown_name
+from onnxgrad.base.checks import (
+    flag,
+    mapping,
+    patterns,
+    plain_text,
+    positive_int,
+    real_number,
+    unknown_name,
+)
 from onnxgrad.base.description import Description
 from onnxgrad.base.option_texts import texts_of, values_of
 from onnxgrad.errors import OptionError
@@ -55,11 +63,7 @@ class Adapter(Description):
 
 def adapter_name(given: object) -> str:
     """Return the name of an adapter, which must be a text."""
-    if isinstance(given, str):
-        return given
-    raise OptionError(
-        what=f"name: {given!r}, expected a text", value="name", hint="Give it as in name='mine'."
-    )
+    return plain_text("name", given, "mine")
 
 
 def _names(option: str, given: Names) -> tuple[str, ...] | None:
@@ -128,7 +132,7 @@ class LoRA(Adapter):
             targets=_names("targets", targets),
             dropout=real_number("dropout", dropout, 0.0, below=1.0),
             exclude=_names("exclude", exclude) or (),
-            rank_stabilized=bool(rank_stabilized),
+            rank_stabilized=flag("rank_stabilized", rank_stabilized),
             full=_names("full", full) or (),
             name=adapter_name(name),
             seed=None if seed is None else positive_int("seed", seed, 0),
@@ -232,7 +236,7 @@ def as_adapter(adapter: AdapterLike, **options: Any) -> Adapter:
     """
     if isinstance(adapter, Mapping) and len(adapter) == 1:
         ((adapter, given),) = adapter.items()
-        options = {**given, **options}
+        options = {**mapping("adapter", given), **options}
     if isinstance(adapter, Adapter):
         return adapter.replace(**options) if options else adapter
     name, colon, text = adapter.partition(":") if isinstance(adapter, str) else ("", "", "")
@@ -244,7 +248,7 @@ def as_adapter(adapter: AdapterLike, **options: Any) -> Adapter:
 def as_lora(lora: LoRALike) -> LoRA:
     """Return the description of a `lora` option."""
     if isinstance(lora, Mapping):
-        return LoRA(**lora)
+        return LoRA(**mapping("lora", lora))
     if isinstance(lora, LoRA):
         return lora
     if lora is True:

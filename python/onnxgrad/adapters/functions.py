@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad.adapters.described import AdapterLike, adapter_name, as_adapter
-from onnxgrad.base.checks import checked_names, path_text, unknown_name
+from onnxgrad.base.checks import checked_names, choice, flag, path_text
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
+from onnxgrad.errors import ModelError
 
 __all__ = [
     "AdapterInfo",
@@ -177,7 +178,7 @@ def merge(
     """
     kind = kind_if(like, model, path)
     native = to_core_model(model)
-    if dequantize:
+    if flag("dequantize", dequantize):
         native = _core.dequantize_weights(native)
     return deliver(_core.merge_adapters(native), path, kind)
 
@@ -265,9 +266,8 @@ def save_core(
     model: _core.Model, folder: str | os.PathLike[str], name: str = "", kind: str = "peft"
 ) -> None:
     """Implement `save` for models of the extension."""
-    if kind not in ("peft", "onnx_adapter"):
-        raise unknown_name("kind", kind, ["peft", "onnx_adapter"])
-    target = path_text("folder", folder)
+    choice("kind", kind, ["peft", "onnx_adapter"])
+    target, name = path_text("folder", folder), adapter_name(name)
     if kind == "peft":
         _core.save_adapter(model, target, name)
         return
@@ -322,10 +322,15 @@ def loaded_state(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the states of a session on `model` that an adapter of a folder has."""
     known = {one.name: one for one in _core.adapters(model)}
-    if not name and len(known) == 1:
+    if not known:
+        raise ModelError(
+            what="the model has no adapter that could be loaded",
+            hint="Give the trainer lora= or adapter= like that of the folder, or train "
+            "adapters.load(model, folder).",
+        )
+    if adapter_name(name) == "" and len(known) == 1:
         (name,) = known
-    if name not in known:
-        raise unknown_name("name", name, list(known))
+    choice("name", name, list(known))
     loaded = _core.load_adapter(model, path_text("folder", folder), name)
     one = known[name]
     names = [*(tensor for layer in one.layers for tensor in layer.tensors), *one.full]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import path_text
+from onnxgrad.base.checks import path_text, shown
 from onnxgrad.data.arrays import from_native, to_feeds
 from onnxgrad.errors import ModelError, OptionError
 
@@ -28,9 +28,9 @@ def with_switched_adapters(
     ModelError
         The adapters adapt different layers, or are of different kinds.
     """
-    if not isinstance(folders, Mapping):
+    if not isinstance(folders, Mapping) or not folders:
         raise OptionError(
-            what=f"adapters: {type(folders).__name__}, expected a dictionary",
+            what=f"adapters: {shown(folders)}, expected a dictionary of folders",
             value="adapters",
             hint="Give the folders by names: adapters={'mine': 'folder'}.",
         )

@@ -38,7 +38,9 @@ def use_amx_for_float32(on: bool = True) -> None:
     >>> og.use_amx_for_float32(False)
     >>> og.use_amx_for_float32()
     """
-    _core.use_amx_for_float32(bool(on))
+    from onnxgrad.base.checks import flag  # not for every import of the package
+
+    _core.use_amx_for_float32(flag("on", on))
 
 
 def apply_environment() -> None:

@@ -9,7 +9,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from onnxgrad.errors import OptionError
@@ -121,7 +121,7 @@ def unknown_name(option: str, given: object, known: Sequence[str]) -> OptionErro
 
 def shown(value: Any) -> str:
     """Return the repr of a wrong value for a message, or its type if the repr is long."""
-    text = repr(value)
+    text = ascii(value) if isinstance(value, str) and has_surrogates(value) else repr(value)
     is_short = len(text) <= _MAX_REPR and "\n" not in text
     return text if is_short else f"of type {type(value).__name__}"
 
@@ -174,7 +174,7 @@ def real_number(
     left = "above" if open_minimum else "of at least"
     right = "" if math.isinf(below) else f" and below {below:g}"
     hint = f"Give a number {left} {minimum:g}{right}, or leave {option} out."
-    if option == "lr" and value == "auto":
+    if option == "lr" and isinstance(value, str) and value == "auto":
         hint = "Trainer.lr_find(X, y).suggestion is a rate found in a short trial."
     raise OptionError(
         what=f"{option}: {shown(value)}, expected a number {left} {minimum:g}{right}",
@@ -201,8 +201,81 @@ def duration(option: str, value: Any) -> float:
 
 def listed(value: Any) -> list[Any]:
     """Return the elements of an iterable; a string, or what is no iterable, is one element."""
-    is_several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
-    return list(value) if is_several else [value]
+    if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
+        return [value]
+    return [value] if getattr(value, "shape", None) == () else list(value)
+
+
+def several(option: str, value: Any, elements: str = "values") -> list[Any]:
+    """Return the elements of a list, tuple, array or other iterable, but of no text."""
+    is_one = isinstance(value, (str, bytes, type)) or not hasattr(value, "__iter__")
+    if is_one or getattr(value, "shape", None) == ():
+        raise OptionError(
+            what=f"{option}: {shown(value)} is no list of {elements}",
+            value=option,
+            hint=f"Give a list, as in {option}=[...].",
+        )
+    return list(value)
+
+
+def mapping(option: str, value: Any, keys: str = "options") -> dict[str, Any]:
+    """Return a dictionary whose keys are texts."""
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return dict(value)
+    raise OptionError(
+        what=f"{option}: {shown(value)} is no dictionary of {keys} by name",
+        value=option,
+        hint=f'Give a dictionary, as in {option}={{"name": ...}}.',
+    )
+
+
+def flag(option: str, value: Any) -> bool:
+    """Return a truth value; texts are those of option files and of the command line."""
+    texts = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    found = texts.get(value.lower()) if isinstance(value, str) else value
+    is_number = isinstance(found, (int, float)) and found in (0, 1)
+    if not is_number and type(found).__name__ not in ("bool", "bool_"):
+        raise OptionError(
+            what=f"{option}: {shown(value)} is neither True nor False",
+            value=option,
+            hint="Give True or False.",
+        )
+    return bool(found)
+
+
+def choice(option: str, value: Any, known: Sequence[str]) -> str:
+    """Return `value` if it is one of the known names."""
+    if isinstance(value, str) and value in known:
+        return value
+    raise unknown_name(option, value, known)
+
+
+def plain_text(option: str, value: Any, example: str = "name") -> str:
+    """Return `value` if it is a text that can be written as UTF-8."""
+    if isinstance(value, str) and not has_surrogates(value):
+        return value
+    what = "has a surrogate, half a character" if isinstance(value, str) else "is no text"
+    raise OptionError(
+        what=f"{option}: {shown(value)} {what}",
+        value=option,
+        hint=f"Give a text such as '{example}'.",
+    )
+
+
+def has_surrogates(text: str) -> bool:
+    """Return whether a text has halves of characters, which UTF-8 cannot express."""
+    return not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def function_or_none(option: str, value: Any) -> Any:
+    """Return `value` if it can be called or is None."""
+    if value is None or callable(value):
+        return value
+    raise OptionError(
+        what=f"{option}: {shown(value)} is no function",
+        value=option,
+        hint=f"Give a function, or leave {option} out.",
+    )
 
 
 def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
@@ -211,7 +284,7 @@ def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
         return []
     names = listed(value)
     for name in names:
-        if not isinstance(name, str):
+        if not isinstance(name, str) or has_surrogates(name):
             raise OptionError(
                 what=f"{option}: {shown(name)} is not a name or pattern",
                 value=option,
@@ -234,7 +307,7 @@ def device_name(device: Any) -> str:
 
     Other objects than names, such as a ``torch.device``, are those whose text is one.
     """
-    return "" if device is None else str(device)
+    return "" if device is None else plain_text("device", str(device), "cpu")
 
 
 def thread_count(threads: int | None) -> int:
@@ -267,10 +340,30 @@ def byte_count(option: str, size: int | str | None) -> int:
 def path_text(option: str, path: Any) -> str:
     """Return a path as a string."""
     try:
-        return os.fsdecode(path)
-    except TypeError:
+        text = os.fsdecode(path)
+    except (TypeError, UnicodeError):
+        text = None
+    if text is None:
         raise OptionError(
             what=f"{option}: a {type(path).__name__} is not a path",
             value=option,
             hint="Give a string or a pathlib.Path.",
-        ) from None
+        )
+    if has_surrogates(text):
+        raise OptionError(
+            what=f"{option}: {shown(text)} is not in UTF-8",
+            value=option,
+            hint="Rename the file or folder.",
+        )
+    return text
+
+
+def checked_axes(option: str, ax: Any) -> Any:
+    """Return `ax` if it is something to draw on, as matplotlib's axes are."""
+    if hasattr(ax, "plot") and hasattr(ax, "set"):
+        return ax
+    raise OptionError(
+        what=f"{option}: {shown(ax)}, expected axes of matplotlib",
+        value=option,
+        hint="Give those of plt.subplots(), or leave it out.",
+    )

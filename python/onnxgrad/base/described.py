@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from onnxgrad import _core
 from onnxgrad.base.checks import (
     any_int,
+    choice,
     duration,
+    flag,
+    listed,
     patterns,
     positive_int,
     real_number,
-    unknown_name,
+    several,
 )
 from onnxgrad.base.description import Description
-from onnxgrad.errors import OptionError
 
 __all__ = ["Described", "checked_value", "native_options", "row_of", "shown_value"]
 
@@ -54,20 +56,6 @@ def _table_of(family: str) -> dict[str, _core.DescriptionInfo]:
     return {row.type: row for row in getattr(_core, f"{family}_table")()}
 
 
-def _flag(option: str, value: Any) -> bool:
-    """Return a truth value; texts are those of option files and of the command line."""
-    texts = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    found = texts.get(value.lower()) if isinstance(value, str) else value
-    is_number = isinstance(found, (int, float)) and found in (0, 1)
-    if not is_number and type(found).__name__ not in ("bool", "bool_"):
-        raise OptionError(
-            what=f"{option}: {value!r} is neither True nor False",
-            value=option,
-            hint="Give True or False.",
-        )
-    return bool(found)
-
-
 def checked_value(field: _core.FieldInfo, value: Any) -> Any:
     """Return the value of an option, converted to the type of its field; it may be None.
 
@@ -83,11 +71,9 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
     if field.is_duration:
         return duration(field.option, value)
     if field.kind == "flag":
-        return _flag(field.option, value)
+        return flag(field.option, value)
     if field.kind == "text":
-        if value not in field.choices:
-            raise unknown_name(field.option, value, field.choices)
-        return value
+        return choice(field.option, value, field.choices)
     is_any = field.kind == "whole" and math.isinf(field.minimum)
     if field.kind == "optional whole" or is_any:
         return any_int(field.option, value)
@@ -95,7 +81,7 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
         check = functools.partial(positive_int, field.option, minimum=int(field.minimum))
         if field.kind == "whole":
             return check(value)
-        return tuple(map(check, value if isinstance(value, Iterable) else [value]))
+        return tuple(map(check, listed(value)))
     real = functools.partial(
         real_number,
         field.option,
@@ -103,7 +89,11 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
         below=field.below,
         open_minimum=field.is_open,
     )
-    return real(value) if field.kind == "number" else tuple(map(real, value))
+    return (
+        real(value)
+        if field.kind == "number"
+        else tuple(map(real, several(field.option, value, "numbers")))
+    )
 
 
 def native_options(row: _core.DescriptionInfo, values: Mapping[str, Any]) -> dict[str, Any]:

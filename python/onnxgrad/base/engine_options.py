@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from onnxgrad import _core
-from onnxgrad.base.checks import byte_count, device_name, positive_int, thread_count
+from onnxgrad.base.checks import byte_count, device_name, positive_int, shown, thread_count
 from onnxgrad.errors import OptionError
 
 __all__ = ["batch_opening_of", "engine_options", "training_mode_of"]
@@ -33,12 +33,12 @@ def _warn(message: str) -> None:
 
 def batch_opening_of(value: bool | str) -> _core.BatchOpening:
     """Convert the option `open_batch` for the extension."""
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return _core.BatchOpening.auto
     if isinstance(value, bool):
         return _core.BatchOpening.on if value else _core.BatchOpening.off
     raise OptionError(
-        what=f"open_batch: {value!r}, expected 'auto', True or False",
+        what=f"open_batch: {shown(value)}, expected 'auto', True or False",
         value="open_batch",
         hint="Leave it out: 'auto' trains on any number of rows and keeps the file's shapes.",
     )
@@ -46,12 +46,12 @@ def batch_opening_of(value: bool | str) -> _core.BatchOpening:
 
 def training_mode_of(value: bool | str) -> _core.TrainingMode:
     """Convert the option `training_mode` for the extension."""
-    if value == "auto":
+    if isinstance(value, str) and value == "auto":
         return _core.TrainingMode.auto
-    if isinstance(value, bool) or value in ("on", "off"):
+    if isinstance(value, bool) or (isinstance(value, str) and value in ("on", "off")):
         return _core.TrainingMode.on if value in (True, "on") else _core.TrainingMode.off
     raise OptionError(
-        what=f"training_mode: {value!r}, expected 'auto', True or False ('on', 'off')",
+        what=f"training_mode: {shown(value)}, expected 'auto', True or False ('on', 'off')",
         value="training_mode",
         hint="Leave it out: 'auto' enables Dropout and BatchNormalization where appropriate.",
     )

@@ -50,7 +50,8 @@ class Family(Generic[DescribedT]):
 
     def from_name(self, name: str) -> DescribedT:
         """Return the description of that name, in any spelling. Raises: OptionError."""
-        described = self._by_name.get(self._aliases.get(_plain(name), name))
+        known = isinstance(name, str)
+        described = self._by_name.get(self._aliases.get(_plain(name), name)) if known else None
         if described is None:
             raise unknown_name(self._base._family, name, self.names())
         return described

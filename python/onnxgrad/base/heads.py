@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import patterns, positive_int, unknown_name
+from onnxgrad.base.checks import (
+    any_int,
+    choice,
+    patterns,
+    plain_text,
+    positive_int,
+    several,
+    unknown_name,
+)
 from onnxgrad.errors import OptionError
 
 __all__ = ["SCHEMES", "HeadLabels", "HeadLike", "core_replace_head", "with_head"]
@@ -39,10 +47,9 @@ def core_replace_head(
     seed: int = 0,
 ) -> _core.Model:
     """Implement `replace_head` for models of the extension."""
-    if init not in SCHEMES:
-        raise unknown_name("init", init, SCHEMES)
+    choice("init", init, SCHEMES)
     classes = positive_int("classes", classes)
-    given: list[Any] = [] if labels is None else list(labels)
+    given = [] if labels is None else several("labels", labels, "labels")
     texts = [label for label in given if isinstance(label, str)]
     if (texts and len(texts) != len(given)) or (labels is not None and len(given) != classes):
         raise OptionError(
@@ -50,7 +57,8 @@ def core_replace_head(
             value="labels",
             hint="Give one integer or one string for each class.",
         )
-    numbers = [] if texts else [int(label) for label in given]
+    texts = [plain_text("labels", label) for label in texts]
+    numbers = [] if texts else [any_int("labels", label) for label in given]
     return _core.replace_head(
         model, classes, patterns("at", at), init, numbers, texts, positive_int("seed", seed, 0)
     )

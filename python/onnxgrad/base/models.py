@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from onnxgrad import _core
-from onnxgrad.base.checks import path_text
+from onnxgrad.base.checks import flag, path_text
 from onnxgrad.base.exporters import ir_of, is_binary_file, is_exported, plain_model, refuse_model
 from onnxgrad.errors import ModelError, OptionError
 
@@ -51,7 +51,7 @@ def to_core_model(model: ModelLike) -> _core.Model:
     given = model
     model = plain_model(model)
     if isinstance(model, (str, os.PathLike)):
-        return _core.Model.load(os.fsdecode(model))
+        return _core.Model.load(path_text("model", model))
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _core.Model.from_bytes(bytes(model))
     if _is_message(model):
@@ -209,7 +209,7 @@ def kind_if(like: bool, model: Any, path: Any = None) -> Kind | None:
     OptionError
         A result cannot have the form of `model`.
     """
-    if not like:
+    if not flag("like", like):
         return None
     kind = Kind.of(model)
     kind.check(path)

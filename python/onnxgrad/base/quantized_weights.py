@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import patterns, positive_int, unknown_name
+from onnxgrad.base.checks import choice, flag, mapping, patterns, positive_int, unknown_name
 from onnxgrad.base.option_texts import values_of
 from onnxgrad.errors import OptionError
 
@@ -30,15 +30,13 @@ def core_quantize_weights(
     exclude: str | Iterable[str] = (),
 ) -> _core.Model:
     """Implement `quantize_weights` for models of the extension."""
-    if kind not in KINDS:
-        raise unknown_name("kind", kind, KINDS)
-    if operators not in OPERATORS:
-        raise unknown_name("operators", operators, OPERATORS)
+    choice("kind", kind, KINDS)
+    choice("operators", operators, OPERATORS)
     return _core.quantize_weights(
         model,
         kind,
         positive_int("block_size", block_size),
-        bool(symmetric),
+        flag("symmetric", symmetric),
         operators == "DequantizeLinear",
         [] if targets is None else patterns("targets", targets),
         patterns("exclude", exclude),
@@ -55,7 +53,7 @@ def _arguments(base: BaseLike) -> dict[str, Any]:
             value="base",
             hint="Give 'int4', 'int8' or 'nf4'.",
         )
-    return dict(base)
+    return mapping("base", base)
 
 
 def with_base(model: _core.Model, base: BaseLike) -> _core.Model:
@@ -65,6 +63,7 @@ def with_base(model: _core.Model, base: BaseLike) -> _core.Model:
     for name in arguments:
         if name not in known:
             raise unknown_name("base", name, known)
+    choice("base", arguments.get("kind", "int4"), KINDS)
     return core_quantize_weights(model, **arguments)
 
 

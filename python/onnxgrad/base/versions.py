@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from onnxgrad import _core
+from onnxgrad.base.checks import flag, patterns, shown
+from onnxgrad.errors import OptionError
 
 __all__ = ["show_versions", "version_of", "versions"]
 
@@ -27,7 +29,7 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
         if hasattr(os, "sched_getaffinity")
         else str(os.cpu_count()),
     }
-    if full:
+    if flag("full", full):
         system["executable"] = sys.executable
     return {
         "onnxgrad": {
@@ -60,7 +62,13 @@ def show_versions(
     onnxgrad
       version     ...
     """
-    sections = versions(full, packages)
+    if file is not None and not hasattr(file, "write"):
+        raise OptionError(
+            what=f"file: {shown(file)} cannot be written to",
+            value="file",
+            hint="Give an open file.",
+        )
+    sections = versions(full, patterns("packages", packages))
     width = 1 + max(12, *(len(name) for lines in sections.values() for name in lines))
     for section, lines in sections.items():
         print(section, file=file)

@@ -21,6 +21,8 @@ class LogMessages(Callback):
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Log the loss and the trained weights."""
         log("info", trainer.session.loss_line)
+        if line := trainer.session.quantization_line:
+            log("info", line)
         for weight in trainer.session.trained_weights:
             log("debug", f"trained: {weight.name} {list(weight.shape)}")
 

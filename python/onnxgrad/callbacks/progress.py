@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from onnxgrad.base.checks import shown
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 from onnxgrad.callbacks.displays import (
@@ -123,9 +124,9 @@ def progress_for(verbose: Verbosity, num_trained: int) -> list[Progress]:
 
     With many parameters (`num_trained`), a step takes longer, so the bar is updated after fewer.
     """
-    if verbose not in ("auto", 0, 1, 2):
+    if not isinstance(verbose, (str, int)) or verbose not in ("auto", 0, 1, 2):
         raise OptionError(
-            what=f"verbose: {verbose!r}, expected 'auto', 0, 1 or 2",
+            what=f"verbose: {shown(verbose)}, expected 'auto', 0, 1 or 2",
             value="verbose",
             hint="Give 0 for no output, 1 for lines, 2 for the weights and the plan too.",
         )

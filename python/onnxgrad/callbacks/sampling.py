@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from onnxgrad.base.checks import positive_int, real_number
+from onnxgrad.base.checks import function_or_none, positive_int, real_number, several
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.callbacks.base import Callback, Logs
-from onnxgrad.data.tokens import as_tokenizer, completed, token_input
+from onnxgrad.data.tokens import as_tokenizer, checked_text, completed, token_input
+from onnxgrad.data.tokens.places import places_of
 from onnxgrad.errors import DataError, OptionError, printable
 
 __all__ = ["SampleText"]
@@ -35,7 +36,7 @@ class SampleText(Callback):
     top_k : int, default=None
         Draw among so many of the most likely tokens. None: all.
     window : int, default=256
-        Tokens that the model reads at most, those before the next one.
+        Tokens that the model reads at most, those before the next one; no more than it has places.
     every : int, default=1
         Epochs between two samples.
     seed : int, default=0
@@ -77,8 +78,9 @@ class SampleText(Callback):
                     value="tokenizer",
                     hint="Give tokenizer='tokenizer.json' of the model, or tokens as the prompt.",
                 )
-            prompt = [int(one) for one in self.tokenizer.encode(prompt)[0]]
-        self.prompt = list(prompt)
+            prompt = self.tokenizer.encode(checked_text(prompt, "prompt"))[0].tolist()
+        tokens = several("prompt", prompt, "tokens")
+        self.prompt = [positive_int("prompt", token, 0) for token in tokens]
         if not self.prompt:
             raise OptionError(
                 what="prompt: no tokens", value="prompt", hint="Give at least one token."
@@ -90,7 +92,7 @@ class SampleText(Callback):
         self.every = positive_int("every", every)
         self.seed = positive_int("seed", seed, 0)
         self.texts: list[str] = []
-        self._write = write or _to_stderr
+        self._write = function_or_none("write", write) or _to_stderr
 
     def __repr__(self) -> str:
         return f"SampleText({self.prompt!r}, length={self.length})"
@@ -120,7 +122,9 @@ class SampleText(Callback):
                 hint="Leave SampleText out.",
             )
         fixed = next(value.shape[1] for value in core.inputs if value.name == name)
+        places = None if isinstance(fixed, int) else places_of(session)
         window = fixed if isinstance(fixed, int) else self.window
+        window = window if places is None else min(window, places.most)
         width = min(window, len(self.prompt) + self.length)
         width = fixed if isinstance(fixed, int) else width
         random = np.random.default_rng([self.seed, number])

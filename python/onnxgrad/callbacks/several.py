@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad import _core
-from onnxgrad.base.checks import path_text
+from onnxgrad.base.checks import listed, path_text
 from onnxgrad.callbacks.base import Callback, CallbackLike, Logs
 from onnxgrad.callbacks.progress import Progress
 from onnxgrad.callbacks.stopping import Checkpoint, EarlyStopping
@@ -32,8 +32,7 @@ class CallbackList(Callback):
     """Callbacks that are called in order; used by the Trainer."""
 
     def __init__(self, callbacks: Iterable[CallbackLike] | CallbackLike) -> None:
-        several: Any = callbacks if hasattr(callbacks, "__iter__") else [callbacks]
-        self.callbacks = [_as_callback(callback) for callback in several]
+        self.callbacks = [_as_callback(callback) for callback in listed(callbacks)]
         others = [c.every_n_steps for c in self.callbacks if not isinstance(c, Progress)]
         interval = math.gcd(*(steps for steps in others if steps))
         for callback in self.callbacks:

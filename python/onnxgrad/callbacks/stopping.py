@@ -6,7 +6,7 @@ import os
 from typing import Literal
 
 from onnxgrad import _core
-from onnxgrad.base.checks import path_text, positive_int, real_number, unknown_name
+from onnxgrad.base.checks import choice, flag, path_text, positive_int, real_number
 from onnxgrad.callbacks.base import Callback
 from onnxgrad.errors import OptionError
 from onnxgrad.metrics import is_larger_better
@@ -53,11 +53,10 @@ class EarlyStopping(Callback):
                 value="monitor",
                 hint="Give the number of epochs by name: EarlyStopping(patience=5).",
             )
-        if mode not in ("auto", "min", "max"):
-            raise unknown_name("mode", mode, ["auto", "min", "max"])
+        choice("mode", mode, ["auto", "min", "max"])
         self.patience = positive_int("patience", patience)
         self.min_delta = real_number("min_delta", min_delta)
-        self.restore_best = bool(restore_best)
+        self.restore_best = flag("restore_best", restore_best)
         self.monitor = monitor
         self.mode = mode
 
@@ -123,9 +122,11 @@ class Checkpoint(Callback):
     ) -> None:
         # The loop in C++ writes them between two steps, without a copy of the weights.
         self.path = path_text("path", path)
-        self.every_steps = 0 if every == "epoch" else positive_int("every", every)
+        self.every_steps = (
+            0 if isinstance(every, str) and every == "epoch" else positive_int("every", every)
+        )
         self.keep = positive_int("keep", keep)
-        self.best = bool(best)
+        self.best = flag("best", best)
         self.min_seconds = real_number("min_seconds", min_seconds)
 
     def __repr__(self) -> str:

@@ -44,7 +44,8 @@ class GradualUnfreezing(Callback):
 
     def __init__(self, every: int = 1, start: int | str = "head") -> None:
         self.every = positive_int("every", every)
-        self.start = 1 if start == "head" else positive_int("start", start)
+        is_head = isinstance(start, str) and start == "head"
+        self.start = 1 if is_head else positive_int("start", start)
         self._blocks: list[list[str]] = []
 
     def __repr__(self) -> str:

@@ -87,6 +87,7 @@ def check(
         list[str] | None,
         typer.Option("--dim", metavar="NAME=SIZE", help="Size of a named dimension.  [default: 3]"),
     ] = None,
+    device: Annotated[str | None, typer.Option(help="As for train.", show_default=False)] = None,
     operators: Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -112,6 +113,7 @@ def check(
         tolerance=tolerance,
         dims=_sizes(dims or ()),
         source="data=",
+        device=device,
     )
     out(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.ok:

@@ -91,6 +91,8 @@ def _work_lines(
         lines.append(("steps", f"{steps} per epoch, {steps * options.epochs} in total"))
     memory = trainer.session.memory()
     what = f"{size_text(memory.total)} for the model's file, weights, state and inner values"
+    if memory.device != "cpu":
+        what += "".join(f", {size_text(n)} on {name}" for name, n in memory.by_device.items())
     if memory.recomputed_values:
         what += f"; {size_text(memory.recomputed_bytes)} of these are computed again"
     lines.append(("memory", what))

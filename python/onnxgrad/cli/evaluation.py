@@ -43,10 +43,11 @@ def evaluate(
     delimiter: str | None,
     allow_nan: bool,
     as_json: bool,
+    device: str | None,
 ) -> None:
     """Print loss, accuracy and metrics of a model on a file of rows."""
     chosen = losses.from_text(loss, class_axis)
-    trainer = Trainer(TrainingSession(model, chosen, evaluation_only=True))
+    trainer = Trainer(TrainingSession(model, chosen, evaluation_only=True, device=device))
     rows = open_rows(
         trainer,
         data,
@@ -83,6 +84,7 @@ def predict(
     ignored: Sequence[str] | None,
     delimiter: str | None,
     allow_nan: bool,
+    device: str | None,
 ) -> None:
     """Write the outputs of a model for a file of rows to `output`, or as CSV to standard output.
 
@@ -92,11 +94,11 @@ def predict(
         An unknown suffix, or several outputs for an ``.npy`` file.
     """
     core = _core.to_inference(to_core_model(model))
-    session = InferenceSession(core)
+    session = InferenceSession(core, device=device)
     feeds = read_inputs(session, data, ignored or (), delimiter, allow_nan=allow_nan)
     if _fixed_batch(session, feeds) is not None:
         with contextlib.suppress(ModelError):  # rows are filled up to the batch of the file
-            session = InferenceSession(core, open_batch=True)
+            session = InferenceSession(core, open_batch=True, device=device)
     names = list(outputs or [value.name for value in session.get_outputs()])
     suffix = Path(output).suffix.lower() if output is not None else ".csv"
     known = (".csv", ".npz", ".npy", ".json", ".jsonl")

@@ -214,6 +214,7 @@ def launch(
 _AllowNan = Annotated[
     bool, typer.Option("--allow-nan", help="Let NaN and infinity in the inputs through.")
 ]
+_Device = Annotated[str | None, typer.Option(help="As for train.", show_default=False)]
 _Delimiter = Annotated[
     str | None,
     typer.Option(metavar="CHARACTER", help="Column separator of a .csv file."),
@@ -263,6 +264,7 @@ def evaluate(
     separator: Annotated[
         int | None, typer.Option(metavar="TOKEN", help="As for train.", show_default=False)
     ] = None,
+    device: _Device = None,
     operators: derivatives.Operators = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -286,6 +288,7 @@ def evaluate(
         delimiter,
         allow_nan,
         as_json,
+        device,
     )
 
 
@@ -317,13 +320,14 @@ def predict(
     ignored: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_IGNORED_HELP)] = None,
     delimiter: _Delimiter = None,
     allow_nan: _AllowNan = False,
+    device: _Device = None,
     operators: derivatives.Operators = None,
 ) -> None:
     """Write the outputs of a model for a file of rows."""
     derivatives.load_all(operators)
     if output is not None:
         check_output(output, "-o", {"MODEL": model, "--data": data})
-    evaluation.predict(model, data, output, outputs, ignored, delimiter, allow_nan)
+    evaluation.predict(model, data, output, outputs, ignored, delimiter, allow_nan, device)
 
 
 app.command(
@@ -441,11 +445,15 @@ def report(
         typer.Option(metavar="FILE", help="Also show how the weights differ from this version."),
     ] = None,
     operators: derivatives.Operators = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Also show what this device leaves to the CPU."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show operators, weights, the loss, and what has no gradient."""
     derivatives.load_all(operators)
-    found = make_report(model)
+    found = make_report(model, device=device)
     changes = None if before is None else weight_change(before, model)
     if as_json:
         known = found.to_dict()

@@ -62,7 +62,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         None,
         _DATA,
         "Tokens of a row, of a language model: --data is then a .bin, .npy, .parquet, .jsonl or "
-        ".txt file of tokens or texts.  [default: that of the model, else 256]",
+        ".txt file of tokens or texts.  [default: that of the model, its places up to 1024, else "
+        "256]",
         "TOKENS",
     ),
     TrainOption(

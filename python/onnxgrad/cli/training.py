@@ -46,6 +46,7 @@ from onnxgrad.run_folder import RunFolder
 from onnxgrad.run_folder.description import to_toml
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
+from onnxgrad.trainer.model import trained_path
 
 __all__ = ["Terminated", "run"]
 
@@ -496,7 +497,7 @@ def _end_together(options: SimpleNamespace, ended: KeyboardInterrupt | None) -> 
 def _keep_interrupted(trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None) -> None:
     if not options.is_first:
         return
-    if options.output is not None:
+    if options.output is not None and not trainer.session._awaits_rows:
         save_output(trainer, options.output)
         print_stderr(printable(f"wrote {options.output} as it was when interrupted"))
     if folder is not None:
@@ -548,6 +549,8 @@ def _finish(
                 out(line)
         finally:
             out(printable(f"wrote {written}"))
+            if options.output is not None and options.save_weights == "both":
+                out(printable(f"wrote the trained weights to {trained_path(options.output)}"))
             if options.save_adapter is not None:
                 out(printable(f"wrote the adapter to {options.save_adapter}"))
     if error := history_error(history, options):

@@ -7,15 +7,33 @@ type).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from onnxgrad import _core
+from onnxgrad.base.checks import has_surrogates
+from onnxgrad.data.device_arrays import device_tensor
 from onnxgrad.data.foreign import arrow_columns, from_dlpack, plain_table
 from onnxgrad.data.memory import free_bytes
+from onnxgrad.data.native import dtype_named, from_native, from_native_list
 from onnxgrad.errors import DataError, DeviceError
+
+__all__ = [
+    "ArrayLike",
+    "NativeArray",
+    "are_on_device",
+    "as_numpy",
+    "by_input",
+    "cast_number",
+    "from_native",
+    "from_native_list",
+    "is_sparse",
+    "num_rows_of",
+    "to_feeds",
+    "to_native",
+]
 
 ArrayLike: TypeAlias = Any
 """A NumPy array, anything with DLPack, ``__array__`` or the Arrow C interface, nested lists."""
@@ -113,21 +131,35 @@ def _from_arrow(value: Any) -> np.ndarray[Any, Any]:
     return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
 
-def to_native(value: ArrayLike, name: str) -> NativeArray:
+def to_native(value: ArrayLike, name: str, *, in_place: bool = False) -> Any:
     """Convert `value` for the extension; `name` is for messages.
 
-    Contiguous numeric arrays are not copied.
+    Contiguous numeric arrays are not copied. With `in_place`, neither are those in the memory of a
+    device that sessions use: they are returned as a ``_core.DeviceTensor``.
     """
     # Most calls end here: those for a row or two would notice what follows.
     if type(value) is np.ndarray and value.dtype in _DIRECT and value.flags.c_contiguous:
         return value
+    if in_place and not isinstance(value, np.ndarray):
+        if isinstance(value, _core.DeviceTensor):
+            return value
+        tensor = device_tensor(value, name)
+        if tensor is not None:
+            return tensor
     array = as_numpy(value, name)
     if array.dtype.kind in "OUT":
         _check_memory(array, name)
     if array.dtype.kind == "O":
         array = _from_objects(array, name)
     if array.dtype.kind in "UT":
-        return ([str(item) for item in array.ravel().tolist()], list(array.shape))
+        texts = [str(item) for item in array.ravel().tolist()]
+        if broken := next((text for text in texts if has_surrogates(text)), None):
+            raise DataError(
+                what=f"'{name}': {broken!a} has a surrogate, half a character",
+                value=name,
+                hint="Give texts that can be written as UTF-8.",
+            )
+        return (texts, list(array.shape))
     if not array.dtype.isnative:
         _check_memory(array, name)
         array = array.astype(array.dtype.newbyteorder("="))
@@ -145,8 +177,10 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
     )
 
 
-def num_rows_of(value: NativeArray) -> int:
+def num_rows_of(value: Any) -> int:
     """Return the first dimension of an array, or of bits or strings with type or shape."""
+    if isinstance(value, _core.DeviceTensor):
+        return int(value.shape[0]) if value.shape else 0
     if isinstance(value, tuple):
         shape = value[1] if isinstance(value[1], list) else value[0].shape
         return int(shape[0]) if len(shape) else 0
@@ -173,41 +207,21 @@ def by_input(session: _core.TrainingSession, X: Any) -> Mapping[str, Any]:
     return {names[0]: X}
 
 
-def to_feeds(feeds: Mapping[str, ArrayLike]) -> dict[str, NativeArray]:
-    """Convert a dictionary of inputs for the extension."""
+def to_feeds(feeds: Mapping[str, ArrayLike], *, in_place: bool = False) -> dict[str, Any]:
+    """Convert a dictionary of inputs for the extension; `in_place` as for `to_native`."""
     if not isinstance(feeds, Mapping):
         raise DataError(
             what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
             hint="Give the inputs by name: {'X': array}.",
         )
-    return {str(name): to_native(value, str(name)) for name, value in feeds.items()}
+    return {
+        str(name): to_native(value, str(name), in_place=in_place) for name, value in feeds.items()
+    }
 
 
-def from_native(value: Any) -> np.ndarray[Any, Any]:
-    """Convert an array of the extension to a NumPy array, which shares its memory."""
-    if isinstance(value, tuple):
-        data, dtype = value
-        if dtype == "string":
-            items, shape = data
-            text = np.empty(len(items), dtype=object)
-            text[:] = items
-            return text.reshape(shape)
-        bits: np.ndarray[Any, Any] = data
-        return bits.view(_type_of_ml_dtypes(dtype))
-    array: np.ndarray[Any, Any] = value
-    return array
-
-
-def _type_of_ml_dtypes(name: str) -> np.dtype[Any]:
-    import ml_dtypes
-
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return dtype
-
-
-def from_native_list(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """Apply `from_native` to each value."""
-    return [from_native(value) for value in values]
+def are_on_device(feeds: Mapping[str, Any]) -> bool:
+    """Return whether some of the feeds for the extension are in the memory of a device."""
+    return any(type(value) is _core.DeviceTensor for value in feeds.values())
 
 
 def _contiguous(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
@@ -263,7 +277,7 @@ def cast_number(value: Any, dtype: str, name: str) -> Any:
         is_number = value.dtype.kind in "fiub" and value.dtype.isbuiltin != _USER_DEFINED
         if is_number and not (dtype == "int64" and value.dtype.kind == "f"):
             _check_memory(value, name)
-            return value.astype(_type_of_ml_dtypes(dtype) if dtype in _BITS else dtype)
+            return value.astype(dtype_named(dtype))
         raise DataError(
             what=f"'{name}': an array of {value.dtype}, expected {dtype}",
             value=name,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import nearest_or
+from onnxgrad.base.checks import flag, nearest_or
 from onnxgrad.data.arrays import as_numpy, num_rows_of, to_native
 from onnxgrad.data.arrow import is_table, named_arrays
 from onnxgrad.data.sources import Session, Source, Target
@@ -65,7 +65,8 @@ class Batches(Source):
         sample_weight: bool | str = False,
         rows: int | None = None,
     ) -> None:
-        if not callable(batches) and not hasattr(batches, "__iter__"):
+        is_class = isinstance(batches, type)  # which would be called, or iterates over names
+        if is_class or (not callable(batches) and not hasattr(batches, "__iter__")):
             raise DataError(
                 what=f"a {type(batches).__name__} is neither an iterable of batches nor a function",
                 hint="Give a list of (X, y), or a function that returns an iterator of them.",
@@ -73,6 +74,8 @@ class Batches(Source):
         self._batches = batches
         self._target = target
         self._weight = sample_weight
+        if not isinstance(sample_weight, str):
+            sample_weight = flag("sample_weight", sample_weight)
         self.has_sample_weight = bool(sample_weight)
         self._rows = rows
 

@@ -32,16 +32,21 @@ _DEVICES = {2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 14: "on
 def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
     """Return an array with DLPack as a NumPy array, which shares its memory.
 
+    One in the memory of a device is copied, if its library does so when asked (DLPack 1.0).
+
     Raises
     ------
     DataError
-        Its memory is that of a device.
+        Its memory is that of a device, and its library does not copy it.
     BufferError, RuntimeError, TypeError, ValueError
         Its library refuses, or NumPy cannot read it.
     """
     if hasattr(value, "__dlpack_device__"):
         kind = int(value.__dlpack_device__()[0])
         if kind not in _HOST and not _copies_itself(value):
+            copy = _copied_to_host(value)
+            if copy is not None:
+                return copy
             raise DataError(
                 what=f"'{name}': a {type(value).__name__} in the memory of a device "
                 f"({_DEVICES.get(kind, f'DLPack {kind}')})",
@@ -55,6 +60,16 @@ def from_dlpack(value: Any, name: str) -> np.ndarray[Any, Any]:
         if array is None:
             raise
         return array
+
+
+def _copied_to_host(value: Any) -> np.ndarray[Any, Any] | None:
+    """Return a copy that the array's library makes; None if it makes none."""
+    try:
+        capsule = value.__dlpack__(max_version=(1, 1), dl_device=(1, 0))
+    except (BufferError, RuntimeError, TypeError, ValueError):
+        return None
+    kind = ctypes.c_int32.from_address(_tensor_address(capsule) + 8).value
+    return from_dlpack(_Renamed(capsule), "") if kind in _HOST else None  # not all follow
 
 
 def _copies_itself(value: Any) -> bool:
@@ -88,20 +103,23 @@ def _capsule(value: Any) -> Any:
         return value.__dlpack__()
 
 
+def _tensor_address(capsule: Any) -> int:
+    """Return the address of a DLTensor: data, device and rank (8, 8, 4 bytes), code and bits."""
+    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = name_of(capsule)
+    # In a capsule with a version, it comes after the version, two pointers and flags.
+    return int(pointer_of(capsule, name)) + (32 if name == b"dltensor_versioned" else 0)
+
+
 def _with_other_type(value: Any) -> np.ndarray[Any, Any] | None:
     """Return an array of a type that NumPy lacks, read as unsigned integers; None for others."""
     try:
         capsule = _capsule(value)
     except (BufferError, RuntimeError, TypeError, ValueError):
         return None
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    name = name_of(capsule)
-    # A DLTensor begins with its data, device and rank (8, 8 and 4 bytes); then come code and bits.
-    # In a capsule with a version, it comes after the version, two pointers and flags.
-    start = pointer_of(capsule, name) + 20 + (32 if name == b"dltensor_versioned" else 0)
-    dtype = (ctypes.c_uint8 * 2).from_address(start)
+    dtype = (ctypes.c_uint8 * 2).from_address(_tensor_address(capsule) + 20)
     found = _TYPES.get((dtype[0], dtype[1]))
     if found is None:
         return None

@@ -44,16 +44,21 @@ def unpack_table(
     return named_arrays(dtypes, X, y, sample_weight, columns_of_maps(session.inputs))
 
 
-def named_inputs(session: _core.TrainingSession, X: Any) -> Iterable[tuple[str, Any]]:
-    """Return the arrays for the model's inputs, by name."""
+def named_inputs(
+    session: _core.TrainingSession, X: Any, *, in_place: bool = False
+) -> Iterable[tuple[str, Any]]:
+    """Return the arrays for the model's inputs, by name; `in_place` as for `to_native`."""
     if isinstance(X, Mapping):
         named: Mapping[str, Any] = {
-            str(name): to_native(value, str(name)) for name, value in X.items()
+            str(name): to_native(value, str(name), in_place=in_place) for name, value in X.items()
         }
     elif (tokens := _of_tokens(session, X)) is not None:
-        named = {tokens: to_native(X, "X")}
+        named = {tokens: to_native(X, "X", in_place=in_place)}
     else:
-        named = {name: to_native(value, "X") for name, value in by_input(session, X).items()}
+        named = {
+            name: to_native(value, "X", in_place=in_place)
+            for name, value in by_input(session, X).items()
+        }
     if len(named) < len(session.inputs):
         named = completed(session.inputs, named)
     return named.items()

@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import path_text, positive_int
+from onnxgrad.base.checks import (
+    mapping,
+    path_text,
+    patterns,
+    plain_text,
+    positive_int,
+    several,
+    shown,
+)
 from onnxgrad.data.arrays import from_native
 from onnxgrad.errors import DataError, OptionError
 
@@ -34,6 +42,7 @@ CHUNK_BYTES = 1 << 20
 class Session(Protocol):
     """The part of a `TrainingSession` that sources use."""
 
+    _model: _core.Model
     _core: _core.TrainingSession
 
 
@@ -66,9 +75,9 @@ def unknown_suffix(path: str, suffix: str) -> DataError:
 
 def one_character(option: str, value: Any) -> str:
     """Return `value`, a column separator, if it is a single ASCII character."""
-    if not isinstance(value, str) or len(value.encode()) != 1:
+    if not isinstance(value, str) or len(value) != 1 or not value.isascii():
         raise OptionError(
-            what=f"{option}: {value!r}, expected one character",
+            what=f"{option}: {shown(value)}, expected one character",
             value=option,
             hint="Give the character between the cells, such as ',' or ';'.",
         )
@@ -90,11 +99,14 @@ class ColumnFile(Source):
         self.path = path_text("path", path)
         self.target: Target = target
         if isinstance(target, Mapping):
-            self.target = {**target}
+            self.target = mapping("target", target, "columns")
         elif not isinstance(target, str):
-            self.target = list(target) if len(target) != 1 else target[0]
-        self.sample_weight = sample_weight
-        self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
+            names = several("target", target, "columns")
+            self.target = names if len(names) != 1 else names[0]
+        self.sample_weight = None
+        if sample_weight is not None:
+            self.sample_weight = plain_text("sample_weight", sample_weight, "weight")
+        self.ignored = patterns("ignored", ignored)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
         self.has_sample_weight = sample_weight is not None
 

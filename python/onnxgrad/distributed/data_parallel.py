@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number
+from onnxgrad.base.checks import flag, positive_int, real_number, shown
 from onnxgrad.distributed.workers import Workers, connect
 from onnxgrad.errors import OptionError
 
@@ -62,9 +62,15 @@ class DataParallel:
                 value="workers",
                 hint="Leave it out: 'auto' connects with what the launcher started.",
             )
+        if not isinstance(workers, (str, Workers)):
+            raise OptionError(
+                what=f"dist: {shown(workers)} describes no workers",
+                value="dist",
+                hint="Give 'auto', None, distributed.connect() or a distributed.DataParallel.",
+            )
         self.workers = connect() if isinstance(workers, str) else workers
-        self.bfloat16 = bool(bfloat16)
-        self.sync_batch_norm = bool(sync_batch_norm)
+        self.bfloat16 = flag("bfloat16", bfloat16)
+        self.sync_batch_norm = flag("sync_batch_norm", sync_batch_norm)
         self.zero = positive_int("zero", zero, 0)
         if self.zero > 1:
             raise OptionError(

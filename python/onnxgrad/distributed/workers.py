@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxgrad import _core
-from onnxgrad.base.checks import real_number
+from onnxgrad.base.checks import plain_text, real_number
 from onnxgrad.base.libraries import wheel_folders
 
 __all__ = ["Workers", "connect"]
@@ -89,4 +89,5 @@ def connect(transport: str = "auto", *, timeout: float = 600) -> Workers:
         Several ranks and no transport between them, or ranks that do not come.
     """
     timeout = real_number("timeout", timeout, open_minimum=True)
-    return Workers(_core.connect_workers(transport, timeout, wheel_folders()))
+    kind = plain_text("transport", transport, "auto")
+    return Workers(_core.connect_workers(kind, timeout, wheel_folders()))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from onnxgrad.base.checks import positive_int
+from onnxgrad.base.checks import path_text, positive_int
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.data.arrays import ArrayLike
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.graphs import add_loss
 from onnxgrad.losses import Loss, User, as_loss
+from onnxgrad.losses.penalties import as_penalties
 from onnxgrad.optimizers import OptimizerLike
 from onnxgrad.sessions import TrainingSession
 from onnxgrad.sessions.forward_backward import ForwardBackward
+from onnxgrad.sessions.weights import weight_kind
 
 __all__ = ["GradCache"]
 
@@ -51,13 +54,13 @@ class GradCache:
     parts : int, default=4
         Parts of the rows of a `step`.
     **options
-        Those of `TrainingSession` but `accumulate`. ``training_mode`` is False by default: both
-        passes have to compute the same.
+        Those of `TrainingSession` but `accumulate`, `sam` and `training_mode`, which is False: both
+        passes have to compute the same, so dropout is off.
 
     Attributes
     ----------
     session : TrainingSession
-        Has the weights: ``session.trained_model()``.
+        Has the weights; see `save`.
 
     Examples
     --------
@@ -90,13 +93,20 @@ class GradCache:
                 value="learn_temperature",
                 hint="Give its value.",
             )
-        for name in ("average", "penalty", "sam"):
-            if options.get(name) is not None:
-                raise OptionError(
-                    what=f"GradCache: {name}= is not that of the whole batch, computed in parts",
-                    value=name,
-                    hint="Leave it out, or train whole batches in a TrainingSession.",
-                )
+        if options.get("sam") is not None:
+            raise OptionError(
+                what="GradCache: sam= takes the gradient at other weights, whose embeddings are "
+                "not those of the first pass",
+                value="sam",
+                hint="Leave it out, or train whole batches in a TrainingSession.",
+            )
+        if options.get("training_mode", False) is not False:
+            raise OptionError(
+                what="GradCache: in training mode a second pass draws and normalizes otherwise "
+                "than the first",
+                value="training_mode",
+                hint="Leave it out: dropout, that of an adapter too, is off.",
+            )
         if "accumulate" in options:
             raise OptionError(
                 what="GradCache: accumulate= is the number of parts",
@@ -108,7 +118,11 @@ class GradCache:
         self._views = described.views
         towers = [described.output, *described.partners] if self._views == 1 else [""]
         options = {"training_mode": False, **options}
-        options["accumulate"] = self._parts * self._views
+        rounds = options["accumulate"] = self._parts * self._views
+        options["penalty"] = [  # each of the parts adds it
+            one.replace(l1=one.l1 / rounds, l2=one.l2 / rounds)
+            for one in as_penalties(options.get("penalty"))
+        ]
         core = to_core_model(model)
         dtypes = {value.name: value.dtype for value in core.outputs}
         self._outputs = [name or next(iter(dtypes)) for name in towers]
@@ -142,7 +156,7 @@ class GradCache:
         return ForwardBackward(with_loss, inputs=self._names)
 
     def step(self, feeds: Mapping[str, ArrayLike]) -> float:
-        """Do one update on a batch, and return its loss before it.
+        """Do one update on a batch, and return its loss before it, without penalties.
 
         Parameters
         ----------
@@ -152,7 +166,14 @@ class GradCache:
         """
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
         parts = [part for view in range(self._views) for part in self._view(arrays, view)]
-        found = [self.session.predict(part, self._outputs) for part in parts]
+        evaluates_average = self.session.uses_average
+        if evaluates_average:
+            self.session.uses_average = False
+        try:
+            found = [self.session.predict(part, self._outputs) for part in parts]
+        finally:
+            if evaluates_average:
+                self.session.uses_average = True
         embeddings = self._joined(found)
         label = {"label": np.asarray(arrays["label"], self._dtype)} if "label" in arrays else {}
         (loss,) = self._gradient.forward({**embeddings, **label})
@@ -161,6 +182,11 @@ class GradCache:
             targets = self._targets_of(gradients, number)
             self.session.step({**part, **targets})
         return float(loss)
+
+    def save(self, path: str | os.PathLike[str], *, weights: str = "evaluated") -> None:
+        """Write the model as it was loaded, with the current weights; see `Trainer.save`."""
+        model = self.session._core.trained_model(weight_kind(weights))
+        model.save(path_text("path", path))
 
     def _view(self, arrays: Mapping[str, Any], view: int) -> list[dict[str, Any]]:
         """Return the parts of one input of each row, under the names of the model."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.checks import checked_names, mapping, patterns, positive_int, real_number
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.data.arrays import as_numpy
 from onnxgrad.data.columns import name_list
@@ -135,6 +135,7 @@ def check_gradients(
     seed: int = 0,
     tolerance: float | None = None,
     dims: Mapping[str, int] | None = None,
+    device: str | None = None,
 ) -> GradientCheck:
     """Compare the gradients of a model with differences of the model.
 
@@ -167,6 +168,8 @@ def check_gradients(
         only.
     dims : dict of str to int, default=None
         Sizes of the model's named dimensions, for inputs that are drawn; 3 for others.
+    device : str, default=None
+        Device to compute on, as of an `InferenceSession`.
 
     Returns
     -------
@@ -197,6 +200,7 @@ def check_gradients(
         tolerance=tolerance,
         dims=dims,
         source="feeds=",
+        device=device,
     )
 
 
@@ -211,14 +215,20 @@ def check_with_source(
     tolerance: float | None,
     dims: Mapping[str, int] | None,
     source: str,
+    device: str | None = None,
 ) -> GradientCheck:
     """Implement `check_gradients`; `source` is the option for inputs that messages name."""
     core = to_core_model(model)
     whole = to_proto(core)
+    feeds = {} if feeds is None else mapping("feeds", feeds, "arrays")
+    sizes = {} if dims is None else mapping("dims", dims, "sizes")
+    sizes = {name: positive_int("dims", size) for name, size in sizes.items()}
+    if tolerance is not None:
+        tolerance = real_number("tolerance", tolerance, open_minimum=True)
     names = _names_in_file(core, patterns("wrt", wrt), _floats(whole)) or None
     wanted = patterns("outputs", outputs) or None
     _check_outputs(whole, wanted)
-    _check_feeds(whole, feeds or {})
+    _check_feeds(whole, feeds)
     _check_names(
         "floating-point input or weight", names or (), list(_floats(whole)), "There are", "wrt"
     )
@@ -228,18 +238,19 @@ def check_with_source(
     if not floating:
         raise _no_outputs()
     proto = cut(whole, floating, names or ())
-    _settle_defaults(proto, feeds or {})
+    _settle_defaults(proto, feeds)
     check = _Check(
         proto,
-        {name: value for name, value in (feeds or {}).items() if name in _input_names(proto)},
+        {name: value for name, value in feeds.items() if name in _input_names(proto)},
         names,
         tolerance,
         {
             "outputs": floating,
             "samples": None if samples is None else positive_int("samples", samples),
             "seed": positive_int("seed", seed, 0),
+            "device": device,
         },
-        dims or {},
+        sizes,
         source,
     )
     found = check.found()

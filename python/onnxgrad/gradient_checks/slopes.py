@@ -111,6 +111,7 @@ class Slopes:
         in_single: Collection[str] = (),
         rounded: Collection[str] = (),
         names: Iterable[str] = (),
+        device: str | None = None,
     ) -> None:
         """Differences are those of `straight_through`, if it is given.
 
@@ -136,14 +137,15 @@ class Slopes:
         self._gradients: dict[str, Array] = {}
         self._is_random = _is_random(model)
         self._has_bodies = _has_bodies(model)
-        self._session = InferenceSession(self._model, threads=1)
+        self._device = device
+        self._session = self._open(self._model)
         self._proto = model
         self._inner: tuple[InferenceSession, list[tuple[str, str]]] | None = None
         self._points: list[Slopes] = []
         self._outputs = outputs
         self._project()
         if straight_through is not None:
-            self._session = InferenceSession(straight_through, threads=1)
+            self._session = self._open(straight_through)
             self._has_bodies = True
 
     def _project(self) -> None:
@@ -295,7 +297,10 @@ class Slopes:
             keep_outputs=self._is_random,
             stop_gradient=self._stops,
         )
-        return InferenceSession(model, threads=1)
+        return self._open(model)
+
+    def _open(self, model: Any) -> InferenceSession:
+        return InferenceSession(model, device=self._device, threads=1)
 
     def _run(self, name: str, value: Array) -> list[Any]:
         """Return the outputs where input `name` has another value."""
@@ -325,7 +330,7 @@ class Slopes:
         is_single = name in self._in_single
         precision = SINGLE if is_single else self._precision
         if self._tolerance is not None:
-            precision = precision._replace(tolerance=float(self._tolerance))
+            precision = precision._replace(tolerance=self._tolerance)
         return Line(lambda place: self._terms(name, point + place * direction), precision)
 
     def _judge(self, name: str, direction: Array, given: Array) -> Judged:
@@ -401,7 +406,7 @@ class Slopes:
             shown.CopyFrom(self._proto)
             del shown.graph.output[:]
             shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name, _ in values)
-            self._inner = InferenceSession(shown, threads=1), values
+            self._inner = self._open(shown), values
         return self._inner
 
 

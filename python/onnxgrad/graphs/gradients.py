@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.checks import checked_names, flag, patterns, positive_int
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.columns import name_list
 from onnxgrad.session_options import DerivativeOptions
@@ -104,7 +104,7 @@ def core_gradient(
         model,
         requested,
         patterns("outputs", outputs),
-        bool(fill_grad),
+        flag("fill_grad", fill_grad),
         *native_options(options),
     )
     return result, _zero_gradient_warning(zeros, requested, result)
@@ -114,10 +114,10 @@ def native_options(options: DerivativeOptions) -> tuple[bool, list[str], int, bo
     """Convert options for the extension, but for the form of the result."""
     given = with_defaults(DerivativeOptions, options)
     return (
-        bool(given["keep_outputs"]),
+        flag("keep_outputs", given["keep_outputs"]),
         patterns("stop_gradient", given["stop_gradient"]),
         positive_int("target_opset", given["target_opset"]),
-        bool(given["inline"]),
+        flag("inline", given["inline"]),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, WeightInfo, node_args, weight_infos
+from onnxgrad.graphs.device_reports import DeviceReport, device_report
 from onnxgrad.graphs.tables import (
     Column,
     Table,
@@ -61,6 +62,9 @@ class MissingGradient:
     reason: str
 
 
+_TOTALS = ("num_frozen", "num_quantized", "num_bytes", "flops")
+
+
 @dataclass(frozen=True)
 class Report:
     """A summary of a model; prints as aligned tables, which notebooks render.
@@ -99,6 +103,8 @@ class Report:
         ``"trainable: trains 38 of 40 weights"``, or why not, and what to do.
     text : str
         The report as plain text, the result of `str`.
+    device : DeviceReport, optional
+        How the device that was asked for runs it.
     """
 
     file: str
@@ -121,11 +127,17 @@ class Report:
     is_trainable: bool
     verdict: str
     text: str = field(repr=False)
+    device: DeviceReport | None = None
 
     @property
     def num_frozen(self) -> int:
         """Elements of the floating weights that are not trained by default."""
         return self.num_parameters - self.num_trainable
+
+    @property
+    def num_quantized(self) -> int:
+        """Elements of the weights that are integers of 8 bits or fewer; no parameters."""
+        return sum(weight.num_parameters for weight in self.weights if weight.is_quantized)
 
     @property
     def num_bytes(self) -> int:
@@ -141,6 +153,10 @@ class Report:
         """Return everything as dictionaries, lists, strings and numbers, ready for JSON."""
         found = asdict(self)
         del found["text"]
+        if self.device is None:
+            del found["device"]
+        else:
+            del found["device"]["text"]
         for name in ("inputs", "outputs"):
             found[name] = [item._asdict() for item in getattr(self, name)]
         found["weights"] = [
@@ -154,7 +170,7 @@ class Report:
                 self.weights, found.pop("weight_flops"), found.pop("weight_readers"), strict=True
             )
         ]
-        totals = {name: getattr(self, name) for name in ("num_frozen", "num_bytes", "flops")}
+        totals = {name: getattr(self, name) for name in _TOTALS}
         return found | totals
 
     def __str__(self) -> str:
@@ -164,12 +180,15 @@ class Report:
         return _as_html(self)
 
 
-def report(model: ModelLike) -> Report:
+def report(model: ModelLike, *, device: str | None = None) -> Report:
     """Summarize a model: its operators and weights, the loss, and what prevents training.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
+    device : str, optional
+        One of `onnxgrad.devices.available`: the report also names the operators that run on the
+        CPU because this device has no kernel for them, with the bytes that each step copies.
 
     Returns
     -------
@@ -179,6 +198,8 @@ def report(model: ModelLike) -> Report:
     ------
     ModelError
         An invalid model, or an operator of an unknown operator set.
+    DeviceError
+        There is no such device.
 
     Examples
     --------
@@ -191,7 +212,10 @@ def report(model: ModelLike) -> Report:
     >>> found.flops
     5
     """
-    found = _core.report(to_core_model(model))
+    core = to_core_model(model)
+    found = _core.report(core)
+    planned = None if device is None else device_report(core, device)
+    text = found.to_text()
     return Report(
         file=found.file,
         producer=found.producer,
@@ -218,7 +242,8 @@ def report(model: ModelLike) -> Report:
         tied=list(found.tied),
         is_trainable=found.is_trainable,
         verdict=found.verdict,
-        text=found.to_text(),
+        text=text if planned is None else f"{text.rstrip()}\n\n{planned.text}",
+        device=planned,
     )
 
 
@@ -295,9 +320,10 @@ def _values(report: Report) -> list[str]:
 
 
 def _totals(report: Report) -> str:
+    integers = f"; {report.num_quantized} quantized" if report.num_quantized else ""
     return (
         f"{report.num_parameters} parameters ({size_text(report.num_bytes)}): "
-        f"{report.num_trainable} trained, {report.num_frozen} frozen; "
+        f"{report.num_trainable} trained, {report.num_frozen} frozen{integers}; "
         f"{count_text(report.flops)} FLOPs per row in a forward pass"
     )
 

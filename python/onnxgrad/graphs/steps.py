@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.checks import checked_names, flag, patterns, plain_text, positive_int
 from onnxgrad.base.engine_options import training_mode_of
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.losses import LossLike, to_core_loss
@@ -72,13 +72,12 @@ def add_loss(
     given = with_defaults(LossOptions, options)
     kind = kind_if(given["like"], model, given["path"])
     student = to_core_model(model)
-    task = to_core_loss(
-        loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
-    )
+    task = to_core_loss(loss, given["target"], given["sample_weight"], penalty=given["penalty"])
     teacher = teacher_model(given["teacher"], student)
     described = taught_loss(task, student, teacher, given["distill"])
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    native = _core.add_loss(student, described, loss_name, bool(keep_outputs), opset)
+    name, keeps = plain_text("loss_name", loss_name, "loss"), flag("keep_outputs", keep_outputs)
+    native = _core.add_loss(student, described, name, keeps, opset)
     return deliver(native, given["path"], kind)
 
 
@@ -136,7 +135,7 @@ def training_step(
     adapted = changed_model(student, given)
     native = _core.training_step(
         adapted,
-        gradients=bool(gradients),
+        gradients=flag("gradients", gradients),
         target_opset=positive_int("target_opset", target_opset),
         **_native_options(loss, optimizer, given, student, adapted),
     )
@@ -220,16 +219,14 @@ def _native_options(
     """
     described = as_optimizer(optimizer)
     schedule, updates = given["schedule"], given["updates"]
-    task = to_core_loss(
-        loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
-    )
+    task = to_core_loss(loss, given["target"], given["sample_weight"], penalty=given["penalty"])
     teacher = teacher_model(given["teacher"], student)
     return {
         "loss": taught_loss(task, adapted, teacher, given["distill"]),
         "optimizer": described._native(),
         "trainable": patterns("trainable", given["trainable"]),
         "frozen": patterns("frozen", given["frozen"]),
-        "untie": bool(given["untie"]),
+        "untie": flag("untie", given["untie"]),
         "update": update_options(
             described.lr,
             given["groups"],
@@ -245,5 +242,5 @@ def _native_options(
         "schedule": None if schedule is None else as_schedule(schedule)._native(),
         "updates": 0 if updates is None else positive_int("updates", updates),
         "epochs": positive_int("epochs", given["epochs"]),
-        "inline_functions": bool(given["inline"]),
+        "inline_functions": flag("inline", given["inline"]),
     }

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, path_text, patterns, positive_int, unknown_name
+from onnxgrad.base.checks import (
+    checked_names,
+    choice,
+    flag,
+    path_text,
+    patterns,
+    positive_int,
+)
 from onnxgrad.base.heads import SCHEMES
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
@@ -89,10 +96,13 @@ def core_initialize(
     untie: bool = True,
 ) -> _core.Model:
     """Implement `initialize` for models of the extension."""
-    if scheme not in SCHEMES:
-        raise unknown_name("scheme", scheme, SCHEMES)
+    choice("scheme", scheme, SCHEMES)
     return _core.initialize(
-        model, scheme, positive_int("seed", seed, 0), patterns("weights", weights), bool(untie)
+        model,
+        scheme,
+        positive_int("seed", seed, 0),
+        patterns("weights", weights),
+        flag("untie", untie),
     )
 
 
@@ -212,7 +222,7 @@ def load_state_dict(
     """
     kind = kind_if(like, model)
     core, missing, unexpected = _core.load_state_dict(
-        to_core_model(model), to_feeds(state), bool(strict)
+        to_core_model(model), to_feeds(state), flag("strict", strict)
     )
     found = (("missing", missing), ("unexpected", unexpected))
     text = "; ".join(f"{kind} {', '.join(map(repr, names))}" for kind, names in found if names)

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import real_number
+from onnxgrad.base.checks import plain_text, real_number
 from onnxgrad.base.family import Family
 from onnxgrad.base.models import is_model
 from onnxgrad.base.option_texts import texts_of, with_options
@@ -195,10 +195,12 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
 def to_core_loss(
     loss: LossLike,
     target: str = "label",
-    sample_weight: str = "",
+    sample_weight: str | None = None,
     penalty: PenaltyLike | None = None,
 ) -> _core.Loss:
     """Return the extension's description of a loss."""
+    target = plain_text("target", target, "label")
+    sample_weight = plain_text("sample_weight", "" if sample_weight is None else sample_weight)
     terms = _terms(loss) if isinstance(loss, Mapping) else [(as_loss(loss), 1.0)]
     several = isinstance(loss, Mapping)
     natives: list[_core.Loss] = []

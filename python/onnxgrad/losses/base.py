@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import choice, plain_text
 from onnxgrad.base.described import Described
 from onnxgrad.base.description import Description
 from onnxgrad.errors import OptionError
@@ -45,8 +45,8 @@ class Loss(Described):
 
     def _set(self, output: str, reduction: Reduction, **options: Any) -> None:
         """Set the options that all losses share, and further ones."""
-        if reduction not in REDUCTIONS:
-            raise unknown_name("reduction", reduction, REDUCTIONS)
+        choice("reduction", reduction, REDUCTIONS)
+        plain_text("output", output, "logits")
         Description.__init__(self, output=output, reduction=reduction, **options)
 
     def _take(self, arguments: Mapping[str, Any]) -> None:

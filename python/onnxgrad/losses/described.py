@@ -183,7 +183,7 @@ class Distillation(Loss):
 
     Parameters
     ----------
-    temperature : float > 0, default=2.0
+    temperature : float in [0.001, 10000), default=2.0
         T.
     probabilities : bool, default=False
         Whether t are probabilities instead of scores.
@@ -304,7 +304,7 @@ class InfoNCE(Loss):
 
     Parameters
     ----------
-    temperature : float > 0, default=0.05
+    temperature : float in [0.001, 10000), default=0.05
     learn_temperature : bool, default=False
         Whether the temperature is trained, by its logarithm.
     symmetric : bool, default=False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import choice, flag
 from onnxgrad.base.models import to_core_model
 from onnxgrad.errors import OptionError
 from onnxgrad.losses.base import Loss, Reduction
@@ -47,7 +47,7 @@ class User(Loss):
             output,
             reduction,
             model=core.to_bytes(),
-            takes_scores=bool(takes_scores),
+            takes_scores=flag("takes_scores", takes_scores),
         )
 
     def _native(self) -> Any:
@@ -152,9 +152,7 @@ def traced(
             value="function",
             hint="Install ndonnx, or give a model to losses.User.",
         ) from error
-    kind = getattr(ndx, dtype, None) if dtype in ("float32", "float64") else None
-    if kind is None:
-        raise unknown_name("dtype", dtype, ["float32", "float64"])
+    kind = getattr(ndx, choice("dtype", dtype, ["float32", "float64"]))
     shape = ("N", "K" if columns is None else columns)
     inputs = {
         "scores": ndx.argument(shape=shape, dtype=kind),

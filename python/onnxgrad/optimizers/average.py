@@ -11,16 +11,20 @@ __all__ = [
 
 
 class EMA(Average):
-    """Exponential moving average (torch.optim.swa_utils: get_ema_multi_avg_fn).
+    """Exponential moving average.
 
-    a = d * a + (1 - d) * w with d = decay; the first update that counts, and those before it, copy
-    w.
+    Source: TensorFlow: ExponentialMovingAverage with num_updates; without warm_up torch:
+    get_ema_multi_avg_fn.
+
+    a = d * a + (1 - d) * w with d up to decay; the first update that counts, and those before it,
+    copy w.
 
     Parameters
     ----------
     decay : float in [0, 1), default=0.999
-    warm_up : bool, default=False
-        d = min(decay, (1 + n) / (10 + n)) after n averages.
+    warm_up : bool, default=True
+        d = min(decay, (1 + n) / (10 + n)) after n averages, so that a short training is averaged
+        too; else d = decay.
     start : int >= 0, default=0
         Updates before the first one that counts.
     start_epoch : int >= 1, default=1
@@ -44,7 +48,7 @@ class EMA(Average):
         self,
         *,
         decay: float = 0.999,
-        warm_up: bool = False,
+        warm_up: bool = True,
         start: int = 0,
         start_epoch: int = 1,
         every: int = 1,

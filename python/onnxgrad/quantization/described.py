@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from onnxgrad.base.checks import patterns, positive_int, real_number, unknown_name
+from onnxgrad.base.checks import (
+    choice,
+    flag,
+    mapping,
+    patterns,
+    positive_int,
+    real_number,
+    unknown_name,
+)
 from onnxgrad.base.description import Description
 from onnxgrad.base.option_texts import texts_of, values_of
 
@@ -55,6 +63,8 @@ class Quantization(Description):
     """
 
     weights: str
+    scales: str
+    calibration: str
     activations: bool | None
     rows: int
 
@@ -80,22 +90,21 @@ class Quantization(Description):
             ("scales", scales, _SCALES),
             ("calibration", calibration, _CALIBRATIONS),
         ):
-            if value not in known:
-                raise unknown_name(option, value, known)
+            choice(option, value, known)
         super().__init__(
             weights=weights,
             scales=scales,
-            activations=None if activations is None else bool(activations),
+            activations=None if activations is None else flag("activations", activations),
             calibration=calibration,
             percentile=real_number("percentile", percentile, 50.0, 100.0, open_minimum=True),
             rows=positive_int("rows", rows),
-            learn_ranges=bool(learn_ranges),
+            learn_ranges=flag("learn_ranges", learn_ranges),
             block_size=positive_int("block_size", block_size, 2),
             layers=None if layers is None else tuple(patterns("layers", layers)),
             exclude=tuple(patterns("exclude", exclude)),
-            skip_first=bool(skip_first),
-            skip_last=bool(skip_last),
-            fold_batch_norms=bool(fold_batch_norms),
+            skip_first=flag("skip_first", skip_first),
+            skip_last=flag("skip_last", skip_last),
+            fold_batch_norms=flag("fold_batch_norms", fold_batch_norms),
         )
 
     @property
@@ -125,7 +134,7 @@ def as_quantization(quantize: QuantizeLike) -> Quantization:
     if isinstance(quantize, Quantization):
         return quantize
     if isinstance(quantize, Mapping):
-        return Quantization(**quantize)
+        return Quantization(**mapping("quantize", quantize))
     name, colon, text = quantize.partition(":") if isinstance(quantize, str) else ("", "", "")
     if name not in _WEIGHTS:
         raise unknown_name("quantize", quantize, list(_WEIGHTS))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
+from onnxgrad.base.checks import several
 from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, as_numpy, from_native
 from onnxgrad.errors import DataError
@@ -107,10 +108,22 @@ def _by_input(model: _core.Model, rows: Any) -> dict[str, np.ndarray[Any, Any]]:
             hint="Give an array for each input of the model.",
         )
     arrays = {name: as_numpy(rows[name], name) for name in dtypes}
-    return {
-        name: array.astype(dtypes[name]) if dtypes[name] != "string" else array
-        for name, array in arrays.items()
-    }
+    return {name: _converted(name, array, dtypes[name]) for name, array in arrays.items()}
+
+
+def _converted(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """Return the rows of an input in its type."""
+    if dtype == "string":
+        return array
+    try:
+        return array.astype(dtype)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            what=f"calibration: input '{name}' is {dtype}, but the rows are {array.dtype}",
+            value="calibration",
+            detail=str(error),
+            hint="Give the rows that the model is trained on.",
+        ) from error
 
 
 def _batches(
@@ -123,7 +136,7 @@ def _batches(
         or hasattr(calibration, "__dlpack__")
     )
     if is_several and not _is_row_list(calibration):
-        return [_by_input(model, one) for one in calibration]
+        return [_by_input(model, one) for one in several("calibration", calibration, "arrays")]
     arrays = _by_input(model, calibration)
     count = max((len(array) for array in arrays.values() if array.ndim), default=0)
     fixed = {

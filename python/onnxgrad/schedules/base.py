@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number
+from onnxgrad.base.checks import positive_int, real_number, several
 from onnxgrad.base.described import Described
 from onnxgrad.base.description import Description
 from onnxgrad.base.family import Family
@@ -68,7 +68,8 @@ class _Composite(Schedule):
     parts: tuple[Schedule, ...]
 
     def __init__(self, parts: Iterable[ScheduleLike]) -> None:
-        Description.__init__(self, parts=tuple(FAMILY.take(part) for part in parts))
+        taken = tuple(FAMILY.take(part) for part in several("parts", parts, "schedules"))
+        Description.__init__(self, parts=taken)
         if not self.parts:
             raise OptionError(
                 what="parts: no schedules were given",

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
-from onnxgrad.base.quantized_weights import with_base
+from onnxgrad.base.quantized_weights import base_text, with_base
+from onnxgrad.base.values import weight_infos
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
     from onnxgrad.quantization import Quantization
 
-__all__ = ["awaits_rows", "changed_model", "check_adapter_is_trained"]
+__all__ = ["awaits_rows", "changed_model", "check_adapter_is_trained", "quantization_line"]
 
 
 def awaits_rows(given: Mapping[str, Any]) -> bool:
@@ -74,6 +75,20 @@ def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -
 
     full = () if given["new_head"] is None else ("head",)
     return adapted(model, given["lora"], given["adapter"], seed, full)
+
+
+def quantization_line(model: _core.Model, given: Mapping[str, Any]) -> str:
+    """Return what `quantize` or `base` made integers of, in one line; empty without them."""
+    if given["quantize"] is None and given["base"] is None:
+        return ""
+    names = [weight.name for weight in weight_infos(model.weights) if weight.is_quantized]
+    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    weights = f"quantized: {len(names)} weight{'s' * (len(names) != 1)} ({shown or 'none'})"
+    if given["quantize"] is None:
+        return f"{weights} as {base_text(given['base']) or 'packed'}, frozen"
+    described = _quantization(given)
+    ranges = f"ranges by {described.calibration}" if described.needs_rows else "float"
+    return f"{weights} as {described.weights}, scales by {described.scales}; activations: {ranges}"
 
 
 def check_adapter_is_trained(

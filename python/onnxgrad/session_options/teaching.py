@@ -7,7 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number, unknown_name
+from onnxgrad.base.checks import (
+    choice,
+    listed,
+    plain_text,
+    positive_int,
+    real_number,
+    several,
+    unknown_name,
+)
 from onnxgrad.base.models import to_core_model
 from onnxgrad.base.option_texts import values_of
 from onnxgrad.errors import OptionError
@@ -66,10 +74,10 @@ def taught_loss(
         student,
         teacher,
         loss,
-        outputs=str(given["outputs"] or "none"),
-        temperature=real_number("temperature", given["temperature"], 0.0, open_minimum=True),
+        outputs=choice("outputs", _or_none(given["outputs"]), ("auto", "kl", "mse", "none")),
+        temperature=real_number("temperature", given["temperature"], 1e-3, 1e4),
         alpha=real_number("alpha", given["alpha"], 0.0),
-        teacher_output=str(given["teacher_output"] or ""),
+        teacher_output=plain_text("teacher_output", given["teacher_output"] or ""),
         values=_values_of(given["values"]),
         attention=attention,
         attention_maps=maps,
@@ -77,6 +85,12 @@ def taught_loss(
         seed=seed if own_seed is None else positive_int("seed", own_seed, 0),
     )
     return taught
+
+
+def _or_none(outputs: Any) -> Any:
+    """Return "none" for what stands for it: None, False and an empty text."""
+    is_none = outputs is None or outputs is False or (isinstance(outputs, str) and not outputs)
+    return "none" if is_none else outputs
 
 
 def _options_of(distill: DistillLike | None) -> dict[str, Any]:
@@ -101,20 +115,20 @@ def _parts(given: Any) -> list[Any]:
         return [part for part in given.split(";") if part]
     if isinstance(given, Mapping):
         return list(given.items())
-    return list(given)
+    return several("distill", given, "pairs")
 
 
 def _pairs_of(option: str, given: Any) -> list[tuple[str, str]]:
     pairs = []
     for part in _parts(given):
-        pair = part.split("|") if isinstance(part, str) else list(part)
+        pair = part.split("|") if isinstance(part, str) else listed(part)
         if len(pair) != 2 or not all(isinstance(name, str) for name in pair):
             raise OptionError(
                 what=f"distill: {option} has {part!r}, expected two names",
                 value="distill",
                 hint=f"Give a dictionary of names, or as text {option}=NAME|NAME;NAME|NAME.",
             )
-        pairs.append((pair[0], pair[1]))
+        pairs.append((plain_text(option, pair[0]), plain_text(option, pair[1])))
     return pairs
 
 
@@ -131,7 +145,7 @@ def _values_of(given: Any) -> list[tuple[str, str, str, float]]:
     """Return (student, teacher, loss, factor) of each pair of values."""
     entries = []
     for part in _parts(given):
-        entry: list[Any] = part.split("|") if isinstance(part, str) else list(part)
+        entry: list[Any] = part.split("|") if isinstance(part, str) else listed(part)
         if len(entry) == 2 and not isinstance(entry[1], str) and isinstance(entry[1], Iterable):
             entry = [entry[0], *entry[1]]  # of a dictionary: {student: (teacher, loss, factor)}
         if not 1 <= len(entry) <= 4:
@@ -151,7 +165,8 @@ def _values_of(given: Any) -> list[tuple[str, str, str, float]]:
                 value="distill",
                 hint="Give a number of at least 0.",
             ) from None
-        entries.append((str(own), str(other), str(loss), number))
+        names = [plain_text("values", one) for one in (own, other, loss)]
+        entries.append((names[0], names[1], names[2], number))
     return entries
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from onnxgrad import _core
 from onnxgrad.base.checks import (
     checked_names,
+    flag,
     nearest_or,
     path_text,
     patterns,
+    plain_text,
     positive_int,
     shown,
 )
@@ -20,7 +22,15 @@ from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import NodeArg, node_args
-from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.arrays import (
+    ArrayLike,
+    are_on_device,
+    from_native,
+    from_native_list,
+    to_feeds,
+    to_native,
+)
+from onnxgrad.data.device_arrays import result
 from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.precision import as_precision
@@ -131,9 +141,9 @@ class ForwardBackward:
             **given,
             "weights": patterns("weights", weights),
             "frozen": patterns("frozen", given["frozen"]),
-            "untie": bool(given["untie"]),
+            "untie": flag("untie", given["untie"]),
             "inputs": patterns("inputs", inputs),
-            "input_gradients": bool(input_gradients),
+            "input_gradients": flag("input_gradients", input_gradients),
             "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
             "precision": as_precision(given["precision"]),
         }
@@ -166,6 +176,8 @@ class ForwardBackward:
         self,
         inputs: Mapping[str, ArrayLike] | Sequence[ArrayLike] | np.ndarray[Any, Any],
         training: bool = True,
+        *,
+        to_host: bool = True,
     ) -> Outputs:
         """Return the outputs for `inputs`.
 
@@ -176,6 +188,9 @@ class ForwardBackward:
             and the outputs must not be changed before the backward pass.
         training : bool, default=True
             Whether to save what a backward pass needs.
+        to_host : bool, default=True
+            False: outputs stay in the memory of the device; see `InferenceSession.run`. What a
+            backward pass needs is always there.
 
         Returns
         -------
@@ -198,9 +213,15 @@ class ForwardBackward:
                 hint="Give all inputs together: a list in their order, or a dictionary by name.",
             )
         feeds = to_feeds(
-            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs"))
+            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs")),
+            in_place=True,
         )
-        outputs, context = self._core.forward(feeds, bool(training))
+        training = flag("training", training)
+        if not flag("to_host", to_host) or are_on_device(feeds):
+            placed, context = self._core.forward_on_device(feeds, training)
+            arrays = [result(output, to_host=to_host) for output in placed]
+            return Outputs(arrays, context if training else None)
+        outputs, context = self._core.forward(feeds, training)
         return Outputs(from_native_list(outputs), context if training else None)
 
     def backward(
@@ -209,6 +230,8 @@ class ForwardBackward:
             Mapping[str, ArrayLike] | Sequence[ArrayLike | None] | np.ndarray[Any, Any] | None
         ),
         context: Context | None = None,
+        *,
+        to_host: bool = True,
     ) -> Gradients:
         """Return the gradients of weights and inputs, and close the pass.
 
@@ -220,6 +243,8 @@ class ForwardBackward:
         context : Context, default=None
             ``outputs.context`` of the forward pass; None means the last open one, so that a stack
             of passes is traversed backwards.
+        to_host : bool, default=True
+            False: gradients stay in the memory of the device.
 
         Raises
         ------
@@ -241,9 +266,16 @@ class ForwardBackward:
         _check_names(by_name, self._output_names, "output")
         ordered = [by_name.get(name) for name in self._output_names]
         native = [
-            None if value is None else to_native(value, name)
+            None if value is None else to_native(value, name, in_place=True)
             for name, value in zip(self._output_names, ordered, strict=True)
         ]
+        if not flag("to_host", to_host) or are_on_device(
+            {str(i): one for i, one in enumerate(native)}
+        ):
+            pairs = self._core.backward_on_device(native, context)
+            return Gradients(
+                *({name: result(one, to_host=to_host) for name, one in part} for part in pairs)
+            )
         weights, inputs = self._core.backward(native, context)
         return Gradients(
             {name: from_native(value) for name, value in weights.items()},
@@ -265,12 +297,18 @@ class ForwardBackward:
 
     def discard(self, context: Context | None = None) -> None:
         """Close a pass (None: all open ones) without gradients, and free what it saved."""
+        if not isinstance(context, Context | None):
+            raise OptionError(
+                what=f"context: {shown(context)} is no open pass",
+                value="context",
+                hint="Give what forward() returned.",
+            )
         for open_pass in self.contexts if context is None else [context]:
             self._core.discard(open_pass)
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights and running statistics, by name.
+        """Read-only views (on other devices copies) of weights and running statistics, by name.
 
         Assigning a dictionary copies the given ones. Open passes keep the weights that they were
         run with.
@@ -307,7 +345,7 @@ class ForwardBackward:
 
         With `like` it is of the kind that was given; see `gradient`.
         """
-        return deliver(self._core.trained_model(), kind=self._kind if like else None)
+        return deliver(self._core.trained_model(), kind=self._kind if flag("like", like) else None)
 
     def graphs(
         self, *, target_opset: int = 26, inline: bool = False, like: bool = False
@@ -324,7 +362,7 @@ class ForwardBackward:
             ``"backward"``: the inputs are ``<output>_grad`` and, by the same names, inputs and
             outputs of ``"forward"``; the outputs are ``<weight>_grad`` and ``<input>_grad``.
         """
-        kind = self._kind if like else None
+        kind = self._kind if flag("like", like) else None
         if kind is not None:
             kind.check()
         native = self._native_graphs(target_opset, inline)
@@ -345,7 +383,7 @@ class ForwardBackward:
         CheckpointError
             If a file cannot be written.
         """
-        base = pathlib.Path(path_text("folder", folder))
+        base, prefix = pathlib.Path(path_text("folder", folder)), plain_text("prefix", prefix)
         paths = {}
         for name, graph in self._native_graphs(target_opset, inline):
             paths[name] = str(base / f"{prefix}{name}.onnx")
@@ -356,9 +394,9 @@ class ForwardBackward:
         opset = positive_int("target_opset", target_opset)
         core = self._core
         return [
-            ("inference", core.inference_graph(opset, bool(inline))),
-            ("forward", core.forward_graph(opset, bool(inline))),
-            ("backward", core.backward_graph(opset, bool(inline))),
+            ("inference", core.inference_graph(opset, flag("inline", inline))),
+            ("forward", core.forward_graph(opset, flag("inline", inline))),
+            ("backward", core.backward_graph(opset, flag("inline", inline))),
         ]
 
     def __getstate__(self) -> dict[str, Any]:

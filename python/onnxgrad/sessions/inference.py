@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, unknown_name
+from onnxgrad.base.checks import checked_names, choice, flag, mapping, patterns
 from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
-from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds, to_native
+from onnxgrad.data.arrays import (
+    ArrayLike,
+    are_on_device,
+    from_native_list,
+    to_feeds,
+    to_native,
+)
+from onnxgrad.data.device_arrays import result
 from onnxgrad.data.maps import is_map, maps_of_rows, rows_of_maps
 from onnxgrad.errors import DataError
 from onnxgrad.profiles import Memory, Profile, profiling
@@ -102,6 +109,25 @@ def as_declared(
     return result
 
 
+def placed_as_declared(
+    outputs: Sequence[_core.DeviceTensor],
+    names: Sequence[str],
+    declared: Sequence[_core.ValueInfo],
+    *,
+    to_host: bool,
+) -> list[Any]:
+    """Return `as_declared` of outputs in any memory; without `to_host` arrays stay where they are.
+
+    Sequences, optionals and maps are on the host.
+    """
+    arrays = {value.name for value in declared if value.is_tensor and value.keys is None}
+    values = [
+        result(value, to_host=to_host or name not in arrays)
+        for name, value in zip(names or [v.name for v in declared], outputs, strict=True)
+    ]
+    return as_declared(values, names, declared)
+
+
 class InferenceSession(NotPickled):
     """Runs any ONNX model on onnxgrad's engine, including gradient graphs and training steps.
 
@@ -160,11 +186,15 @@ class InferenceSession(NotPickled):
         engine = engine_options(device, threads)
         core = to_core_model(model)
         self._adapters: dict[str, dict[str, Any]] = {}
-        if adapters:
+        if adapters is not None:
             from onnxgrad.adapters.switched import with_switched_adapters
 
-            core, self._adapters = with_switched_adapters(core, adapters)
-        self._core = _core.InferenceSession(_core.open_batch(core) if open_batch else core, engine)
+            core, self._adapters = with_switched_adapters(
+                core, mapping("adapters", adapters, "folders")
+            )
+        if flag("open_batch", open_batch):
+            core = _core.open_batch(core)
+        self._core = _core.InferenceSession(core, engine)
         inputs = [*self._core.inputs, *self._core.overridable_inputs]
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
         self._maps = {value.name: value for value in inputs if is_map(value)}
@@ -177,6 +207,7 @@ class InferenceSession(NotPickled):
         feeds: Mapping[str, ArrayLike | Sequence[ArrayLike] | None],
         *,
         adapter: str | None = None,
+        to_host: bool = True,
     ) -> list[Any]:
         """Return the outputs for the inputs `feeds`.
 
@@ -185,16 +216,20 @@ class InferenceSession(NotPickled):
         output_names : sequence of str or None
             None means all outputs. Only what these depend on is computed.
         feeds : dict of str to array
-            Arrays of the declared types; contiguous ones are read in place. Inputs that have a
+            Arrays of the declared types; contiguous ones are read in place, also those in the
+            memory of the session's device. Inputs that have a
             default value, or that no requested output depends on, may be left out. A sequence is a
             list of arrays; an optional is an array, a list or None; a map is a dictionary, or a
             list of these, one for each row.
         adapter : str, default=None
             Which of the session's `adapters` to use; None means the model without one.
+        to_host : bool, default=True
+            False: arrays of numbers stay in the memory of the session's device, as
+            `devices.DeviceArray`, and may not be computed yet when the call returns.
 
         Returns
         -------
-        list of numpy.ndarray
+        list of numpy.ndarray or DeviceArray
             Outputs in the order of `output_names`. Strings are returned as object arrays, the
             output of a ZipMap as a list of dictionaries, one for each row, other sequences as lists
             of arrays, and optionals as their element or None.
@@ -213,12 +248,13 @@ class InferenceSession(NotPickled):
         Shapes that the model declares for computed values do not count: what is fed determines
         them, also through a shape, axes or sizes among the inputs.
         """
-        names = list(output_names or [])
+        names = patterns("output_names", output_names)
         native = self._feeds(feeds)
         if adapter is not None:
-            if adapter not in self._adapters:
-                raise unknown_name("adapter", adapter, list(self._adapters))
-            native |= self._adapters[adapter]
+            native |= self._adapters[choice("adapter", adapter, list(self._adapters))]
+        if not flag("to_host", to_host) or are_on_device(native):
+            placed = self._core.run_on_device(names, native)
+            return placed_as_declared(placed, names, self._outputs, to_host=to_host)
         outputs = from_native_list(self._core.run(names, native))
         if self._has_tensors:
             return outputs
@@ -227,9 +263,9 @@ class InferenceSession(NotPickled):
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         lists, maps = self._lists, self._maps
         if not (lists or maps) or not isinstance(feeds, Mapping):
-            return dict(to_feeds(feeds))
+            return to_feeds(feeds, in_place=True)
         feeds = {k: rows_of_maps(v, maps[k]) if k in maps else v for k, v in feeds.items()}
-        native = dict(to_feeds({k: value for k, value in feeds.items() if k not in lists}))
+        native = to_feeds({k: v for k, v in feeds.items() if k not in lists}, in_place=True)
         native |= {
             name: _packed(feeds[name], name, kind) for name, kind in lists.items() if name in feeds
         }

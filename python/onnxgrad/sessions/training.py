@@ -11,23 +11,33 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from onnxgrad import _core
 from onnxgrad.base.checks import (
     checked_names,
+    flag,
     listed,
     path_text,
+    plain_text,
     positive_int,
     real_number,
 )
 from onnxgrad.base.checks import patterns as pattern_list
 from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
-from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
+from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
-from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
+from onnxgrad.data.arrays import (
+    ArrayLike,
+    are_on_device,
+    from_native,
+    from_native_list,
+    to_feeds,
+    to_native,
+)
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import own_tokens
 from onnxgrad.data.tokens import completed
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.distributed.data_parallel import as_data_parallel
-from onnxgrad.errors import OptionError
+from onnxgrad.errors import DataError, OptionError, ShapeError
 from onnxgrad.losses import LossLike, to_core_loss
 from onnxgrad.losses.described import Auto
 from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_options
@@ -38,11 +48,12 @@ from onnxgrad.session_options.model_changes import (
     awaits_rows,
     changed_model,
     check_adapter_is_trained,
+    quantization_line,
 )
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.session_options.teaching import taught_loss, teacher_model
-from onnxgrad.sessions.inference import NotPickled, as_declared
-from onnxgrad.sessions.weights import SessionWeights, weight_kind
+from onnxgrad.sessions.inference import NotPickled, as_declared, placed_as_declared
+from onnxgrad.sessions.weights import SessionWeights
 
 if TYPE_CHECKING:
     import os
@@ -119,8 +130,9 @@ class TrainingSession(SessionWeights, NotPickled):
         self._optimizer = (
             None if self._is_of_file else as_optimizer("sgd" if optimizer is None else optimizer)
         )
-        self._outputs = list(given["outputs"])
-        self._sample_weight = given["sample_weight"] or ""
+        self._outputs = pattern_list("outputs", given["outputs"])
+        weight = given["sample_weight"]
+        self._sample_weight = "" if weight is None else plain_text("sample_weight", weight)
         self._weighs_positions = False
         trainable = pattern_list("trainable", given["trainable"])
         check_adapter_is_trained(self._model, given, trainable)
@@ -163,7 +175,7 @@ class TrainingSession(SessionWeights, NotPickled):
             None if self._optimizer is None else self._optimizer._native(),
             given["trainable"],
             given["frozen"],
-            bool(given["untie"]),
+            flag("untie", given["untie"]),
             self._outputs,
             update_options(
                 0.0 if self._optimizer is None else self._optimizer.lr,
@@ -178,8 +190,8 @@ class TrainingSession(SessionWeights, NotPickled):
             training_mode_of(given["training_mode"]),
             batch_opening_of(given["open_batch"]),
             as_precision(given["precision"])._native(),
-            bool(given["skip_non_finite"]),
-            bool(given["evaluation_only"]),
+            flag("skip_non_finite", given["skip_non_finite"]),
+            flag("evaluation_only", given["evaluation_only"]),
             engine_options(given["device"], self._threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
@@ -208,6 +220,8 @@ class TrainingSession(SessionWeights, NotPickled):
         feeds : dict of str to array
             The inputs of the model, the target [N] or [N, K] under `target_name` (class numbers
             for a classifier; see `encode_target`), and the sample weight [N] if there is one.
+            Inputs in the memory of the session's device are read in place; targets and weights are
+            checked on the host.
 
         Returns
         -------
@@ -221,21 +235,43 @@ class TrainingSession(SessionWeights, NotPickled):
         ShapeError
             Shapes that do not fit. The weights have not changed then.
         """
-        total, rows, outputs = self._core.step(self._feeds(feeds, has_target=True))
+        native = self._feeds(feeds, has_target=True)
+        core = self._core
+        step = core.step_with_device_feeds if are_on_device(native) else core.step
+        try:
+            total, rows, outputs = step(native)
+        except (DataError, ShapeError):
+            check_length_of(self, feeds)
+            raise
         loss: StepLoss = total if rows is None else from_native(rows)
         return (loss, from_native_list(outputs)) if self._outputs else loss
 
     def evaluate(self, feeds: Mapping[str, ArrayLike]) -> Evaluation:
         """Return loss and accuracy on a batch without an update; `feeds` as for `step`."""
-        result = self._core.evaluate(self._feeds(feeds, has_target=True))
+        native = self._feeds(feeds, has_target=True)
+        core = self._core
+        evaluate = core.evaluate_with_device_feeds if are_on_device(native) else core.evaluate
+        result = evaluate(native)
         return Evaluation(result.loss, result.accuracy, result.rows)
 
     def predict(
-        self, feeds: Mapping[str, ArrayLike], output_names: Sequence[str] | None = None
+        self,
+        feeds: Mapping[str, ArrayLike],
+        output_names: Sequence[str] | None = None,
+        *,
+        to_host: bool = True,
     ) -> list[Any]:
         """Return outputs of the model with the current weights, as `InferenceSession.run` does."""
-        names = list(output_names or [])
-        outputs = from_native_list(self._core.predict(self._feeds(feeds), names))
+        names = pattern_list("output_names", output_names)
+        native = self._feeds(feeds)
+        try:
+            if not flag("to_host", to_host) or are_on_device(native):
+                placed = self._core.predict_on_device(native, names)
+                return placed_as_declared(placed, names, self._core.outputs, to_host=to_host)
+            outputs = from_native_list(self._core.predict(native, names))
+        except (DataError, ShapeError):
+            check_length_of(self, feeds)
+            raise
         return as_declared(outputs, names, self._core.outputs)
 
     def _feeds(self, feeds: Mapping[str, ArrayLike], *, has_target: bool = False) -> dict[str, Any]:
@@ -246,7 +282,7 @@ class TrainingSession(SessionWeights, NotPickled):
             if name and name not in feeds:
                 tokens = own_tokens(self._core, feeds)
                 feeds = feeds if tokens is None else {**feeds, name: tokens}
-        return dict(to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds))
+        return to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds, in_place=True)
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs of the model, without target and sample weight."""
@@ -366,6 +402,11 @@ class TrainingSession(SessionWeights, NotPickled):
         return self._core.weights_line
 
     @property
+    def quantization_line(self) -> str:
+        """Weights that `quantize` or `base` made integers; empty without them."""
+        return "" if self._awaits_rows else quantization_line(self._model, self._arguments)
+
+    @property
     def batch_line(self) -> str:
         """Treatment of a batch size that the file fixes; empty if the file has an open one."""
         return self._core.batch_line
@@ -403,66 +444,13 @@ class TrainingSession(SessionWeights, NotPickled):
         DataError
             An unknown label; the message names it, its row and the classes.
         """
-        return from_native(self._core.encode_target(to_native(labels, "labels"), output))
+        return from_native(
+            self._core.encode_target(to_native(labels, "labels"), plain_text("output", output))
+        )
 
     def reset(self) -> None:
         """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
-
-    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights.
-
-        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
-        ``"trained"`` where the session has an `average` of them; by default those that it
-        evaluates.
-        """
-        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
-
-    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
-        return deliver(model, kind=self._kind if like else None)
-
-    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
-        """Return the model without its adapters, with weights that do what these did.
-
-        With `like` it is of the kind that was given; see `gradient`.
-
-        Raises
-        ------
-        ModelError
-            There are no adapters, or a weight cannot take them; see `adapters.merge`.
-        """
-        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
-
-    def save_adapter(
-        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
-    ) -> None:
-        """Write an adapter with its current weights to a folder; see `adapters.save`."""
-        from onnxgrad.adapters.functions import save_core
-
-        save_core(self._core.trained_model(), folder, name, kind)
-
-    def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
-        """Set the weights of an adapter of the session to those of a folder.
-
-        Nothing is compiled again, and the optimizer's state is kept.
-
-        Parameters
-        ----------
-        folder : path
-            Of an adapter of the same layers, rank and scale; see `adapters.load`.
-        name : str, default=""
-            Which adapter of the session; empty means the only one.
-
-        Raises
-        ------
-        ModelError
-            The session has no such adapter, or one of other layers.
-        CheckpointError
-            The files cannot be read.
-        """
-        from onnxgrad.adapters.functions import loaded_state
-
-        self._set_weights(loaded_state(self._core.trained_model(), folder, name, self.state()))
 
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False
@@ -478,7 +466,7 @@ class TrainingSession(SessionWeights, NotPickled):
             With L-BFGS, which is a loop around loss and gradient.
         """
         opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-        return self._delivered(self._core.with_training_info(opset, bool(inline)), like)
+        return self._delivered(self._core.with_training_info(opset, flag("inline", inline)), like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint, from which training continues bit for bit.

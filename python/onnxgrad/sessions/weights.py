@@ -1,17 +1,22 @@
-"""The weights of a session and its state: views, copies, lists and averages."""
+"""The weights of a session and its state: models, views, copies, lists and averages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import flag, several, unknown_name
+from onnxgrad.base.models import Kind, deliver
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
-from onnxgrad.errors import DataError
+from onnxgrad.errors import DataError, OptionError
 
 if TYPE_CHECKING:
-    import numpy as np
+    import os
+
+    import onnx
 
 __all__ = ["SessionWeights", "weight_kind"]
 
@@ -26,7 +31,7 @@ def weight_kind(weights: str, further: Iterable[str] = ()) -> _core.WeightKind:
     OptionError
         An unknown name.
     """
-    if weights not in _KINDS:
+    if not isinstance(weights, str) or weights not in _KINDS:
         raise unknown_name("weights", weights, [*_KINDS, *further])
     kind: _core.WeightKind = getattr(_core.WeightKind, weights)
     return kind
@@ -36,10 +41,52 @@ class SessionWeights:
     """The methods of `TrainingSession` that concern its weights."""
 
     _core: _core.TrainingSession
+    _kind: Kind
+    _awaits_rows: bool  # whether the model is quantized by the rows of the first fit
+
+    def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
+        """Return the model as it was loaded, with the current weights.
+
+        With `like` it is of the kind that was given; see `gradient`. `weights` is ``"average"`` or
+        ``"trained"`` where the session has an `average` of them; by default those that it
+        evaluates.
+        """
+        self._check_is_quantized()
+        return self._delivered(self._core.trained_model(weight_kind(weights)), like)
+
+    def _delivered(self, model: Any, like: bool) -> onnx.ModelProto:
+        return deliver(model, kind=self._kind if flag("like", like) else None)
+
+    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model without its adapters, with weights that do what these did.
+
+        With `like` it is of the kind that was given; see `gradient`.
+
+        Raises
+        ------
+        ModelError
+            There are no adapters, or a weight cannot take them; see `adapters.merge`.
+        """
+        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
+
+    def _check_is_quantized(self) -> None:
+        """Refuse to write a model that `quantize` has yet to change."""
+        if not self._awaits_rows:
+            return
+        raise OptionError(
+            what="quantize= has not measured the ranges of activations yet, so there is no "
+            "quantized model to write",
+            value="quantize",
+            hint="Call fit first, give calibration= some rows, or quantize the weights alone: "
+            "quantize={'weights': 'int8', 'activations': False}.",
+        )
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Read-only views of the current weights, by name: the next step changes them."""
+        """Read-only views of the current weights, by name: the next step changes them.
+
+        On other devices than the CPU they are copies.
+        """
         views = {name: from_native(value) for name, value in self._core.weights().items()}
         for view in views.values():
             view.flags.writeable = False
@@ -71,7 +118,7 @@ class SessionWeights:
 
     @uses_average.setter
     def uses_average(self, value: bool) -> None:
-        self._core.uses_average = bool(value)
+        self._core.uses_average = flag("uses_average", value)
 
     @property
     def weight_names(self) -> list[str]:
@@ -99,12 +146,44 @@ class SessionWeights:
             A wrong dtype or shape; nothing has changed then.
         """
         names = self.weight_names
+        weights = several("weights", weights, "arrays")
         if len(weights) != len(names):
             raise DataError(
                 what=f"set_weights: {len(weights)} arrays for {len(names)} weights",
                 hint="Give one array for each of weight_names, as get_weights returns them.",
             )
         self._set_weights(dict(zip(names, weights, strict=True)))
+
+    def save_adapter(
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
+    ) -> None:
+        """Write an adapter with its current weights to a folder; see `adapters.save`."""
+        from onnxgrad.adapters.functions import save_core
+
+        save_core(self._core.trained_model(), folder, name, kind)
+
+    def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
+        """Set the weights of an adapter of the session to those of a folder.
+
+        Nothing is compiled again, and the optimizer's state is kept.
+
+        Parameters
+        ----------
+        folder : path
+            Of an adapter of the same layers, rank and scale; see `adapters.load`.
+        name : str, default=""
+            Which adapter of the session; empty means the only one.
+
+        Raises
+        ------
+        ModelError
+            The session has no such adapter, or one of other layers.
+        CheckpointError
+            The files cannot be read.
+        """
+        from onnxgrad.adapters.functions import loaded_state
+
+        self._set_weights(loaded_state(self._core.trained_model(), folder, name, self.state()))
 
     def _set_weights(self, weights: Mapping[str, ArrayLike]) -> None:
         """Set some weights, and what began at their values: averages, z of schedule-free AdamW."""

@@ -41,6 +41,7 @@ SESSION_PARAMETERS = (
     "training_mode",
     "open_batch",
     "precision",
+    "device",
 )
 
 
@@ -151,6 +152,10 @@ class EstimatorParameters(Parameters):
         See `onnxgrad.callbacks`.
     random_state : int, RandomState or None, default=None
         Seed of weights, shuffling, the validation split and random operators.
+    device : str, default=None
+        Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
+        other than the CPU, if there is one; None means that of the environment variable
+        ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.
@@ -198,6 +203,7 @@ class EstimatorParameters(Parameters):
     dtype: Literal["float32", "float64"] | None
     callbacks: Iterable[CallbackLike]
     random_state: int | np.random.RandomState | None
+    device: str | None
     threads: int | None
     verbose: int | Literal["auto"]
 
@@ -245,6 +251,7 @@ class EstimatorParameters(Parameters):
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
+        device: str | None = None,
         threads: int | None = None,
         verbose: int | Literal["auto"] = 0,
     ) -> None:
@@ -362,6 +369,10 @@ class ClassifierParameters(EstimatorParameters):
         See `onnxgrad.callbacks`.
     random_state : int, RandomState or None, default=None
         Seed of weights, shuffling, the validation split and random operators.
+    device : str, default=None
+        Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
+        other than the CPU, if there is one; None means that of the environment variable
+        ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.
@@ -416,6 +427,7 @@ class ClassifierParameters(EstimatorParameters):
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
+        device: str | None = None,
         threads: int | None = None,
         verbose: int | Literal["auto"] = 0,
     ) -> None:

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import choice, positive_int, several
 from onnxgrad.errors import OptionError
 
 __all__ = ["ACTIVATIONS", "Head", "multi_layer_perceptron"]
@@ -83,7 +83,7 @@ def multi_layer_perceptron(
     >>> [value.name for value in model.graph.output]
     ['label', 'probabilities']
     """
-    sizes = [int(size) for size in layer_sizes]
+    sizes = [positive_int("layer_sizes", size) for size in several("layer_sizes", layer_sizes)]
     _check(sizes, activation, head, dtype)
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     nodes: list[onnx.NodeProto] = []
@@ -127,17 +127,11 @@ def multi_layer_perceptron(
 
 
 def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
-    if len(sizes) < 2 or min(sizes) < 1:
+    if len(sizes) < 2:
         raise OptionError(
             what=f"layer_sizes: {sizes}, expected two or more sizes of at least 1",
             value="layer_sizes",
             hint="Give the sizes of input, hidden layers and output: [10, 50, 3].",
-        )
-    if head == "sigmoid" and sizes[-1] != 1:
-        raise OptionError(
-            what=f"head 'sigmoid' is for one score, not {sizes[-1]}",
-            value="head",
-            hint="Use 'softmax', 'one_vs_rest' or 'multi_label'.",
         )
     known: list[tuple[str, str, Sequence[str]]] = [
         ("activation", activation, list(ACTIVATIONS)),
@@ -145,8 +139,13 @@ def _check(sizes: list[int], activation: str, head: str, dtype: str) -> None:
         ("dtype", dtype, ["float32", "float64"]),
     ]
     for option, given, names in known:
-        if given not in names:
-            raise unknown_name(option, given, names)
+        choice(option, given, names)
+    if head == "sigmoid" and sizes[-1] != 1:
+        raise OptionError(
+            what=f"head 'sigmoid' is for one score, not {sizes[-1]}",
+            value="head",
+            hint="Use 'softmax', 'one_vs_rest' or 'multi_label'.",
+        )
 
 
 def _add_classifier_head(

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onnxgrad.base.checks import positive_int
+from onnxgrad.base.checks import flag, function_or_none, listed, mapping, positive_int, shown
 from onnxgrad.base.models import ModelLike, to_core_model
-from onnxgrad.data.arrays import ArrayLike
+from onnxgrad.callbacks import Checkpoint, CSVLogger, TensorBoard
+from onnxgrad.data.arrays import ArrayLike, as_numpy
 from onnxgrad.data.arrow import is_table
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
@@ -86,6 +87,40 @@ def fold_rows(
     return [np.sort(order[fold::folds]) for fold in range(folds)]
 
 
+def _rows(name: str, given: Any, count: int | None) -> np.ndarray[Any, Any]:
+    """Return an array with `count` rows, if that is known."""
+    array = as_numpy(given, name)
+    if array.ndim == 0:
+        raise DataError(
+            what=f"{name}: {shown(given)}, expected an array with a row for each sample",
+            value=name,
+            hint="Give arrays [N, ...].",
+        )
+    if count is not None and len(array) != count:
+        raise DataError(
+            what=f"{name} has {len(array)} rows and y {count}",
+            value=name,
+            hint="Give one target, and one weight, for each row.",
+        )
+    return array
+
+
+def _refuse_writers(options: Mapping[str, Any]) -> None:
+    """Refuse what would write the files of every fold to one place."""
+    writers = [
+        type(one).__name__
+        for one in listed(options.get("callbacks", ()))
+        if isinstance(one, (Checkpoint, CSVLogger, TensorBoard))
+    ]
+    named = [*writers, *(name for name in ("run_dir", "resume") if options.get(name))]
+    if named:
+        raise OptionError(
+            what=f"{named[0]} in a cross-validation: each fold would write to the same files",
+            value="callbacks" if writers else named[0],
+            hint="Leave it out; on_fold= is called with the results of each fold.",
+        )
+
+
 def cross_validate(
     model: ModelLike,
     X: ArrayLike | Mapping[str, ArrayLike],
@@ -150,29 +185,24 @@ def cross_validate(
             value="validation",
             hint="Leave it out.",
         )
+    _refuse_writers(options)
+    function_or_none("on_fold", on_fold)
+    further = {} if trainer is None else mapping("trainer", trainer)
     core = to_core_model(model)
-    inputs = {name: np.asarray(one) for name, one in X.items()} if isinstance(X, Mapping) else {}
-    array = None if inputs else np.asarray(X)
-    labels = np.asarray(y)
-    weight = None if sample_weight is None else np.asarray(sample_weight)
-    if array is not None and len(array) != len(labels):
-        raise DataError(
-            what=f"X has {len(array)} rows and y {len(labels)}",
-            value="y",
-            hint="Give one target for each row.",
-        )
+    arrays = dict(X) if isinstance(X, Mapping) else {"X": X}
+    labels = _rows("y", y, None)
+    inputs = {name: _rows(name, one, len(labels)) for name, one in arrays.items()}
+    weight = None if sample_weight is None else _rows("sample_weight", sample_weight, len(labels))
+    is_stratified = None if stratified is None else flag("stratified", stratified)
 
     def select(rows: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-        chosen: Any = {name: one[rows] for name, one in inputs.items()} or None
-        if array is not None:
-            chosen = array[rows]
-        parts = (chosen, labels[rows])
+        chosen = {name: one[rows] for name, one in inputs.items()}
+        parts = (chosen if isinstance(X, Mapping) else chosen["X"], labels[rows])
         return parts if weight is None else (*parts, weight[rows])
 
     result = CrossValidation([], [], [])
-    is_stratified = stratified
     for fold in range(number):
-        training = Trainer(core, loss, optimizer, seed=seed, **(trainer or {}))
+        training = Trainer(core, loss, optimizer, seed=seed, **further)
         if fold == 0:
             if is_stratified is None:
                 is_stratified = training.session.is_classifier and labels.size == len(labels)

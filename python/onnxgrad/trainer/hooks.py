@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core as native
+from onnxgrad.base.checks import shown
 from onnxgrad.base.messages import Verbosity, log, print_stderr
 from onnxgrad.callbacks import CheckpointWarning
 from onnxgrad.callbacks.unfreezing import unfreezing_among
@@ -20,6 +21,7 @@ from onnxgrad.history import History, log_of
 from onnxgrad.schedules import Schedule
 from onnxgrad.trainer.guards import handled_signals
 from onnxgrad.trainer.model import TrainedModel
+from onnxgrad.trainer.row_checks import warn_if_nothing_counted
 
 __all__ = ["FitHooks"]
 
@@ -56,7 +58,14 @@ class FitHooks(TrainedModel):
                 value="row_weights",
                 hint="Give sampling='weighted' to fit, or leave them out.",
             )
-        self._row_weights = np.asarray(weights, np.float64).reshape(-1)
+        try:
+            self._row_weights = np.asarray(weights, np.float64).reshape(-1)
+        except (TypeError, ValueError) as error:
+            raise OptionError(
+                what=f"row_weights: {shown(weights)}, expected a number for each row",
+                value="row_weights",
+                hint="Give an array [N] of numbers.",
+            ) from error
         self._has_new_weights = True
 
     def _take_row_weights(self, _epoch: int = 0) -> list[float]:
@@ -82,8 +91,9 @@ class FitHooks(TrainedModel):
         stopping = options.early_stopping
         self._monitor = "" if stopping is None else stopping.monitor
         if verbose != 0:
-            lines = (self.session.loss_line, self.session.weights_line, self.session.batch_line)
-            print_stderr(*filter(None, lines), f"seed: {self.seed}")
+            session = self.session
+            lines = (session.loss_line, session.weights_line, session.quantization_line)
+            print_stderr(*filter(None, (*lines, session.batch_line)), f"seed: {self.seed}")
         if verbose == 2:
             for weight in self.session.trained_weights:
                 print_stderr(f"trained: {weight.name} {list(weight.shape)}")
@@ -121,6 +131,7 @@ class FitHooks(TrainedModel):
             raise
         else:
             self._collect()
+            warn_if_nothing_counted(self.session._core, self.history)
         finally:
             self._call("on_train_end")
         if verbose == 2:

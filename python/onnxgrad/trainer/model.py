@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxgrad import _core as native
-from onnxgrad.base.checks import path_text, unknown_name
+from onnxgrad.base.checks import choice, flag, path_text
 from onnxgrad.base.models import deliver, to_core_model
 from onnxgrad.callbacks.several import CallbackList
-from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
+from onnxgrad.data.arrays import ArrayLike, are_on_device, cast_number, from_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import named_inputs, unpack_table
 from onnxgrad.data.sparse import dense_pieces, has_sparse
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
 from onnxgrad.sessions.html import session_html
-from onnxgrad.sessions.inference import as_declared
+from onnxgrad.sessions.inference import as_declared, placed_as_declared
 from onnxgrad.sessions.weights import weight_kind
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["TrainedModel"]
+__all__ = ["TrainedModel", "trained_path"]
 
 
 # Attributes in the pickle of a trainer, besides its session.
@@ -43,6 +44,12 @@ _PICKLED = (
     "run_dir",
     "_labels",
 )
+
+
+def trained_path(path: str) -> Path:
+    """Return where ``save(path, weights="both")`` writes the trained weights."""
+    other = Path(path)
+    return other.with_name(f"{other.stem}.trained{other.suffix}")
 
 
 class TrainedModel:
@@ -63,7 +70,13 @@ class TrainedModel:
         parallel = self.session._data_parallel
         return [] if parallel is None else parallel.workers.hosts
 
-    def predict(self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None) -> Any:
+    def predict(
+        self,
+        X: ArrayLike | Mapping[str, ArrayLike],
+        output: str | None = None,
+        *,
+        to_host: bool = True,
+    ) -> Any:
         """Return an output of the model with the current weights.
 
         Parameters
@@ -71,26 +84,34 @@ class TrainedModel:
         X : array [N, ...] or dict of str to array
         output : str, default=None
             Name of the output; None means the first one (the label of a scikit-learn classifier).
+        to_host : bool, default=True
+            False: the output stays in the memory of the trainer's device; see
+            `InferenceSession.run`.
 
         Returns
         -------
-        numpy.ndarray [N, ...], or list of dict
+        numpy.ndarray [N, ...], DeviceArray [N, ...], or list of dict
             The output of a ZipMap is a dictionary for each row, as in onnxruntime.
         """
         core = self.session._core
         names = [value.name for value in core.outputs]
-        if output is not None and output not in names:
-            raise unknown_name("output", output, names)
+        if output is not None:
+            choice("output", output, names)
         if has_sparse(X):
             parts = [self.predict(piece, output or names[0]) for piece in dense_pieces(X)]
             if isinstance(parts[0], list):
                 return [row for part in parts for row in part]
             return np.concatenate(parts)
         of_model = self.session._of_model
-        feeds = dict(named_inputs(of_model, with_rows(core.inputs, unpack_table(of_model, X)[0])))
+        rows = with_rows(core.inputs, unpack_table(of_model, X)[0])
+        feeds = dict(named_inputs(of_model, rows, in_place=True))
         dtypes = {value.name: value.dtype for value in core.inputs}
         feeds = {n: cast_number(value, dtypes.get(n, ""), n) for n, value in feeds.items()}
         name = output or names[0]
+        check_length_of(self.session, feeds)
+        if not flag("to_host", to_host) or are_on_device(feeds):
+            placed = core.predict_on_device(feeds, [name])
+            return placed_as_declared(placed, [name], core.outputs, to_host=to_host)[0]
         return as_declared([from_native(core.predict(feeds, [name])[0])], [name], core.outputs)[0]
 
     def freeze(self, patterns: str | Iterable[str]) -> None:
@@ -120,14 +141,14 @@ class TrainedModel:
         CheckpointError
             If the file cannot be written.
         OptionError
-            There is no average of the weights.
+            There is no average of the weights, or `quantize` waits for the rows of the first `fit`.
         """
         text = path_text("path", path)
-        if weights == "both":
+        if isinstance(weights, str) and weights == "both":
             self.save(text, weights="average")
-            other = Path(text)
-            self.save(other.with_name(f"{other.stem}.trained{other.suffix}"), weights="trained")
+            self.save(trained_path(text), weights="trained")
             return
+        self.session._check_is_quantized()
         self._core.save(text, weight_kind(weights, ("both",)))
         self._call("on_checkpoint", text)
 
@@ -164,7 +185,7 @@ class TrainedModel:
             There are no adapters, or a weight cannot take them; see `adapters.merge`.
         """
         model = self._core.trained_model()
-        if dequantize:
+        if flag("dequantize", dequantize):
             model = native.dequantize_weights(model)
         return deliver(native.merge_adapters(model), path)
 

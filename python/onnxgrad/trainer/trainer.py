@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, positive_int, real_number
+from onnxgrad.base.checks import checked_names, flag, positive_int, real_number
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
@@ -39,6 +39,7 @@ from onnxgrad.data.rows import (
     own_tokens,
     validation_names,
 )
+from onnxgrad.data.tokens.places import check_length_of
 from onnxgrad.data.unlabelled import read_if_unlabelled
 from onnxgrad.distributed.data_parallel import DataParallelLike
 from onnxgrad.errors import DataError, OptionError
@@ -55,6 +56,7 @@ from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
+from onnxgrad.trainer.row_checks import check_pairs, check_some_count
 from onnxgrad.trainer.rows import (
     calibrated,
     convert,
@@ -328,6 +330,7 @@ class Trainer(FitHooks):
             rows = self._converted_arrays(
                 X, y, sample_weight, validation, class_weight, native, verbose
             )
+        check_pairs(self.session, native)
         held_out = validation_rows(self.session, self._labels, validation, source, native)
         self.validation_names = (
             [] if validation is None else validation_names(self.session._core, native)
@@ -442,7 +445,10 @@ class Trainer(FitHooks):
         if rows.sample_weight is not None or has_weight(validation):
             per_position = self._weighs_positions(rows.sample_weight)
             self.session._use_sample_weight(per_position=per_position)
-        return self._settled(convert(self.session, self._labels, rows, targets))
+        converted = self._settled(convert(self.session, self._labels, rows, targets))
+        check_some_count(core, targets)
+        check_length_of(self.session, rows.X)
+        return converted
 
     def lr_find(
         self,
@@ -530,7 +536,9 @@ class Trainer(FitHooks):
         wanted = native_metrics(metrics)
         rows = self._rows(source, X, y, sample_weight)
         size = positive_int("batch_size", batch_size)
-        result = self._core.evaluate(rows, size, wanted, bool(allow_nan))
+        if source is None:
+            check_length_of(self.session, X)
+        result = self._core.evaluate(rows, size, wanted, flag("allow_nan", allow_nan))
         values = dict(zip([metric.name for metric in wanted], result.metrics, strict=True))
         return Evaluation(result.loss, result.accuracy, result.rows, values)
 

@@ -7,19 +7,19 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/quantized_matrix.h"
 #include "device/cpu/threads.h"
 
-// C = A W' for few rows of A: to pack panels of W would take longer than to multiply them. Threads
-// split the rows of W.
+// C = A W' for few rows of A, or A W for one: to pack panels of W would take longer than to
+// multiply them. Threads split the rows or columns of W that are columns of C.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kMostRows = 8;     // of A
 constexpr std::int64_t kRowsAtOnce = 32;  // of W, whose sums are on the stack
+constexpr std::int64_t kFewestRows = 8;   // of W that share scales, for sums of rows
 constexpr std::int64_t kSharedElements = std::int64_t{1} << 15;
 
 float addend(GemmStart kind, const void* from, std::int64_t at, std::int64_t column) {
@@ -61,22 +61,45 @@ void run_dots(const void* data, const GemmOperands& operands) {
   });
 }
 
+void run_row_sums(const void* data, const GemmOperands& operands) {
+  const auto& spec = *static_cast<const GemmSpec*>(data);
+  constexpr std::int64_t kMost = QuantizedRowSums::kMostColumns;
+  on_threads(spec.threads, [&](const Chunk& chunk) {
+    std::array<float, kMost> sums;
+    const std::int64_t end = chunk.last(spec.n);
+    for (std::int64_t c = chunk.first(spec.n); c < end; c += kMost) {
+      const std::int64_t count = std::min(kMost, end - c);
+      run_quantized_row_sums(spec.cpu.isa,
+                             {.matrix = static_cast<const QuantizedMatrix*>(operands.b),
+                              .a = static_cast<const float*>(operands.a),
+                              .k = spec.k,
+                              .first = c,
+                              .count = count,
+                              .sums = sums.data()});
+      for (std::int64_t j = 0; j < count; ++j) {
+        finish(spec, operands, 0, c + j, sums[static_cast<std::size_t>(j)]);
+      }
+    }
+  });
+}
+
 }  // namespace
 
-bool suits_quantized_dots(const GemmSpec& spec) {
-  return spec.m > 0 && spec.m <= kMostRows && spec.transpose_b && !spec.transpose_a &&
-         !spec.a_source && spec.b_source.convert == nullptr && !spec.is_scaled &&
-         !spec.sums_columns && !spec.has_consumer;
+bool suits_quantized_dots(const GemmSpec& spec, const QuantizedMatrix& matrix) {
+  const bool is_plain = !spec.transpose_a && !spec.a_source && spec.b_source.convert == nullptr &&
+                        !spec.is_scaled && !spec.sums_columns && !spec.has_consumer;
+  if (!is_plain || spec.m < 1) return false;
+  return spec.transpose_b ? spec.m <= kMostRows : spec.m == 1 && matrix.row_block >= kFewestRows;
 }
 
 PreparedGemm prepare_quantized_dots(const GemmSpec& spec) {
-  ONNXGRAD_ASSERT(suits_quantized_dots(spec));
   auto kept = std::make_shared<GemmSpec>(spec);
   if (spec.n * spec.k < kSharedElements) kept->threads = 1;
-  return {.fn = run_dots,
+  return {.fn = spec.transpose_b ? run_dots : run_row_sums,
           .data = std::move(kept),
           .scratch_bytes = 0,
-          .label = fmt::format("dots {}x{}x{}", spec.m, spec.n, spec.k)};
+          .label = fmt::format("{} {}x{}x{}", spec.transpose_b ? "dots" : "sums of rows", spec.m,
+                               spec.n, spec.k)};
 }
 
 }  // namespace onnxgrad::device

@@ -51,12 +51,25 @@ struct QuantizedDots {
 };
 void run_quantized_dots(Isa isa, const QuantizedDots& dots);
 
+/// Sums over rows of W, whose elements are computed where they are read:
+/// sums[j] = sum_r a[r] W[r, first + j] for j in [0, count).
+struct QuantizedRowSums {
+  static constexpr std::int64_t kMostColumns = 256;
+  const QuantizedMatrix* matrix = nullptr;
+  const float* a = nullptr;  ///< [k]
+  std::int64_t k = 0;
+  std::int64_t first = 0, count = 0;  ///< at most kMostColumns
+  float* sums = nullptr;
+};
+void run_quantized_row_sums(Isa isa, const QuantizedRowSums& rows);
+
 /// Source of a GEMM whose GemmOperands::b is a QuantizedMatrix. `rounds`: elements are rounded to
 /// that 16-bit type, kUndefined: not.
 GemmSource source_of_quantized(Isa isa, DataType rounds = DataType::kUndefined);
 
-/// Whether a GEMM of such a matrix has few rows and is computed by dot products with those of W.
-bool suits_quantized_dots(const GemmSpec& spec);
+/// Whether a GEMM of such a matrix has few rows, and W is read where it is: by dot products with
+/// its rows if B is W', else, for a row, by sums of them.
+bool suits_quantized_dots(const GemmSpec& spec, const QuantizedMatrix& matrix);
 PreparedGemm prepare_quantized_dots(const GemmSpec& spec);
 
 }  // namespace onnxgrad::device

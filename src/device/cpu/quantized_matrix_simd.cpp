@@ -176,9 +176,24 @@ class OwnScales {
       : w_(w), column_(column), count_(count) {}
 
   HWY_INLINE void apply(std::int64_t row, float* to) {
+    move_to(row);
+    scale_each(to, count_, zeros_, scales_);
+  }
+
+  HWY_INLINE void move_to(std::int64_t row) {
     const std::int64_t start = row / w_.row_block * w_.scale_row;
     if (start != start_) load(start);
-    scale_each(to, count_, zeros_, scales_);
+  }
+  const float* zeros() const { return zeros_; }
+  // to[j] += scales[j] from[j]
+  HWY_INLINE void add_scaled(const float* from, float* to) const {
+    std::int64_t j = 0;
+    for (; j + kLanes <= count_; j += kLanes) {
+      const Vector sum = hn::MulAdd(hn::LoadU(Floats(), from + j), hn::LoadU(Floats(), scales_ + j),
+                                    hn::LoadU(Floats(), to + j));
+      hn::StoreU(sum, Floats(), to + j);
+    }
+    for (; j < count_; ++j) to[j] += scales_[j] * from[j];
   }
 
  private:
@@ -227,8 +242,71 @@ HWY_INLINE float dot(const float* x, const float* y, std::int64_t count) {
   return sum;
 }
 
+// Whether pieces of rows are whole bytes of 4-bit codes, whose scales change between vectors.
+HWY_INLINE bool has_plain_rows(const QuantizedMatrix& w) {
+  const bool are_vectors = w.column_block == kAllOfThem || w.column_block % (2 * kLanes) == 0;
+  return form_of(w.type).bits == 4 && w.table == nullptr && w.groups == nullptr && are_vectors &&
+         w.row_length % 2 == 0;
+}
+
+// Codes of 4 bits are multiplied where they are in bytes: the elements of A with even and those
+// with odd numbers are brought side by side instead, once for all rows.
+HWY_ATTR void dot_plain_rows(const QuantizedDots& dots) {
+  const QuantizedMatrix& w = *dots.matrix;
+  const CodeForm form = form_of(w.type);
+  const auto* bytes = reinterpret_cast<const std::uint8_t*>(w.codes);
+  const auto mask = hn::Set(Words(), 15U);
+  const auto flips = hn::Set(Words(), form.flip);
+  const auto whole = [&](hn::Vec<Words> codes)
+                         HWY_ATTR { return hn::BitCast(SignedWords(), hn::Xor(codes, flips)); };
+  constexpr std::int64_t kStep = 2 * kLanes;
+  HWY_ALIGN float a[kPiece];
+  std::fill(dots.sums, dots.sums + dots.count, 0.0F);
+  for (std::int64_t c = 0; c < w.columns; c += kPiece) {
+    const std::int64_t count = std::min(kPiece, w.columns - c);
+    const std::int64_t vectors = count / kStep * kStep;
+    for (std::int64_t j = 0; j < vectors; j += kStep) {
+      Vector even;
+      Vector odd;
+      hn::LoadInterleaved2(Floats(), dots.a + c + j, even, odd);
+      hn::Store(even, Floats(), a + j);
+      hn::Store(odd, Floats(), a + j + kLanes);
+    }
+    for (std::int64_t r = 0; r < dots.count; ++r) {
+      const std::int64_t row = dots.first + r;
+      const std::int64_t start = row / w.row_block * w.scale_row;
+      const std::int64_t element = row * w.row_length + c;
+      Vector total = hn::Zero(Floats());
+      for (std::int64_t j = 0; j < vectors;) {
+        const std::int64_t at = start + (c + j) / w.column_block;
+        const std::int64_t left = w.column_block - (c + j) % w.column_block;
+        const std::int64_t end = j + std::min(left, vectors - j);
+        const Vector zero = hn::Set(Floats(), static_cast<float>(form.flip) + zero_at(w, at));
+        Vector even = hn::Zero(Floats());
+        Vector odd = hn::Zero(Floats());
+        for (; j < end; j += kStep) {
+          const auto packed = hn::PromoteTo(Words(), hn::LoadU(Bytes(), bytes + (element + j) / 2));
+          const Vector low = hn::ConvertTo(Floats(), whole(hn::And(packed, mask)));
+          const Vector high = hn::ConvertTo(Floats(), whole(hn::ShiftRight<4>(packed)));
+          even = hn::MulAdd(hn::Sub(low, zero), hn::Load(Floats(), a + j), even);
+          odd = hn::MulAdd(hn::Sub(high, zero), hn::Load(Floats(), a + j + kLanes), odd);
+        }
+        total = hn::MulAdd(hn::Add(even, odd), hn::Set(Floats(), w.scales[at]), total);
+      }
+      float sum = hn::GetLane(hn::SumOfLanes(Floats(), total));
+      for (std::int64_t j = vectors; j < count; ++j) {
+        const std::int64_t at = start + (c + j) / w.column_block;
+        sum +=
+            (code_at(form, w.codes, element + j) - zero_at(w, at)) * w.scales[at] * dots.a[c + j];
+      }
+      dots.sums[r] += sum;
+    }
+  }
+}
+
 HWY_ATTR void dot_rows(const QuantizedDots& dots) {
   const QuantizedMatrix& w = *dots.matrix;
+  if (dots.m == 1 && has_plain_rows(w)) return dot_plain_rows(dots);
   const bool has_own = w.groups != nullptr || w.column_block < kLanes;
   HWY_ALIGN float numbers[kPiece];
   for (std::int64_t r = 0; r < dots.count; ++r) {
@@ -247,6 +325,39 @@ HWY_ATTR void dot_rows(const QuantizedDots& dots) {
         sums[i] += dot(dots.a + i * w.columns + c, numbers, count);
       }
     }
+  }
+}
+
+// to[j] += factor (numbers[j] - zeros[j])
+HWY_INLINE void add_row(const float* numbers, const float* zeros, float factor, std::int64_t count,
+                        float* to) {
+  const Vector factors = hn::Set(Floats(), factor);
+  std::int64_t j = 0;
+  for (; j + kLanes <= count; j += kLanes) {
+    const Vector steps = hn::Sub(hn::LoadU(Floats(), numbers + j), hn::LoadU(Floats(), zeros + j));
+    hn::StoreU(hn::MulAdd(factors, steps, hn::LoadU(Floats(), to + j)), Floats(), to + j);
+  }
+  for (; j < count; ++j) to[j] += factor * (numbers[j] - zeros[j]);
+}
+
+// Rows with common scales are summed up before they are scaled.
+HWY_ATTR void sum_rows(const QuantizedRowSums& rows) {
+  const QuantizedMatrix& w = *rows.matrix;
+  static_assert(QuantizedRowSums::kMostColumns <= kPiece);
+  HWY_ALIGN float numbers[kPiece];
+  HWY_ALIGN float partial[kPiece];
+  OwnScales own(w, rows.first, rows.count);
+  std::fill(rows.sums, rows.sums + rows.count, 0.0F);
+  for (std::int64_t r = 0; r < rows.k;) {
+    const std::int64_t left = w.row_block - r % w.row_block;
+    const std::int64_t end = r + std::min(left, rows.k - r);
+    own.move_to(r);
+    std::fill(partial, partial + rows.count, 0.0F);
+    for (; r < end; ++r) {
+      unpack(w, r * w.row_length + rows.first, rows.count, numbers);
+      add_row(numbers, own.zeros(), rows.a[r], rows.count, partial);
+    }
+    own.add_scaled(partial, rows.sums);
   }
 }
 
@@ -276,6 +387,9 @@ ReadBlockFn block_reader() { return read_block; }
 using DotRowsFn = void (*)(const QuantizedDots& dots);
 DotRowsFn row_dots() { return dot_rows; }
 
+using SumRowsFn = void (*)(const QuantizedRowSums& rows);
+SumRowsFn row_sums() { return sum_rows; }
+
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -284,9 +398,14 @@ namespace onnxgrad::device {
 
 HWY_EXPORT(block_reader);
 HWY_EXPORT(row_dots);
+HWY_EXPORT(row_sums);
 
 void run_quantized_dots(Isa isa, const QuantizedDots& dots) {
   chosen(HWY_DISPATCH_TABLE(row_dots), isa)()(dots);
+}
+
+void run_quantized_row_sums(Isa isa, const QuantizedRowSums& rows) {
+  chosen(HWY_DISPATCH_TABLE(row_sums), isa)()(rows);
 }
 
 bool is_code_type(DataType type) {

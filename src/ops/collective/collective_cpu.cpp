@@ -21,6 +21,8 @@ using opdef::Exchange;
 
 namespace {
 
+constexpr const char* kNotRecordable = "it exchanges data with other workers on the host";
+
 struct Part {
   std::size_t arg = 0;
   std::int64_t offset = 0;
@@ -142,7 +144,9 @@ KernelOffer offer_start(const KernelRequest& request) {
   task.count = request.outputs.at(0).dims.num_elements() / element_bytes(task.dtype);
   task.gaps = gaps_of(task, spec.collective.rank);
   std::string label = label_of(task);
-  return prepared<start_exchange>(std::move(task), std::move(label));
+  KernelOffer offer = prepared<start_exchange>(std::move(task), std::move(label));
+  offer.kernel.not_recordable = kNotRecordable;
+  return offer;
 }
 
 KernelOffer offer_finish(const KernelRequest& request) {
@@ -157,7 +161,9 @@ KernelOffer offer_finish(const KernelRequest& request) {
                           .bytes = desc.dims.size_bytes(desc.dtype)});
   }
   std::string label = label_of(task);
-  return prepared<finish_exchange>(std::move(task), std::move(label));
+  KernelOffer offer = prepared<finish_exchange>(std::move(task), std::move(label));
+  offer.kernel.not_recordable = kNotRecordable;
+  return offer;
 }
 
 }  // namespace

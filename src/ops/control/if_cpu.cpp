@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "base/memory_budget.h"
 #include "device/cpu/scratch_layout.h"
 #include "ir/builder.h"
 #include "opdef/body.h"
@@ -16,6 +17,7 @@ using device::ScratchArray;
 using device::ScratchLayout;
 using opdef::Slice;
 
+constexpr std::int64_t kDeviceUnit = 256;  // bytes that arrays on a device are rounded up to
 constexpr std::array<const char*, 2> kBranches = {"else_branch", "then_branch"};
 
 const ir::Graph& branch_of(const ir::Node& node, bool taken) {
@@ -30,19 +32,26 @@ struct IfKernel {
   ScratchArray<Slice> outputs = {};
   std::vector<ScratchArray<std::byte>> unread = {};  // per output; reserved if it is not read
   ScratchArray<std::byte> workspace = {};
+  bool submits = false;           // the arguments are addresses of a device
+  std::int64_t tables_bytes = 0;  // of tables that are not in the scratch
 };
 
 void run_branch(const IfKernel& kernel, KernelArgs args, const Launch& launch) {
   const std::size_t first_output = 1 + kernel.num_inputs;
   std::byte* scratch = args[first_output + kernel.unread.size()];
-  Slice* inputs = kernel.inputs.in(scratch);
-  Slice* outputs = kernel.outputs.in(scratch);
+  std::shared_ptr<std::byte> on_host;
+  if (kernel.submits) on_host = base::allocate_uncharged(kernel.tables_bytes);
+  std::byte* const tables = on_host ? on_host.get() : scratch;
+  Slice* inputs = kernel.inputs.in(tables);
+  Slice* outputs = kernel.outputs.in(tables);
   for (std::size_t i = 0; i < kernel.num_inputs; ++i) inputs[i] = {.at = args[1 + i]};
   for (std::size_t i = 0; i < kernel.unread.size(); ++i) {
     const ScratchArray<std::byte> unread = kernel.unread[i];
     outputs[i] = {.at = unread ? unread.in(scratch) : args[first_output + i]};
   }
-  const bool taken = args[0][0] != std::byte{0};  // a feed may have other bytes than 0 and 1
+  std::byte condition{};
+  kernel.branches[0]->read(&condition, args[0], 1, launch);
+  const bool taken = condition != std::byte{0};  // a feed may have other bytes than 0 and 1
   kernel.branches.at(taken ? 1 : 0)
       ->run({.inputs = inputs, .outputs = outputs, .workspace = kernel.workspace.in(scratch)},
             launch);
@@ -53,7 +62,7 @@ KernelOffer offer_if(const KernelRequest& request) {
   if (request.inputs[0].dtype != DataType::kBool || request.inputs[0].dims.num_elements() != 1) {
     return KernelOffer::decline("the condition is not one boolean");
   }
-  IfKernel kernel{.num_inputs = request.inputs.size() - 1};
+  IfKernel kernel{.num_inputs = request.inputs.size() - 1, .submits = request.bodies->submits()};
   std::int64_t workspace = 0;
   double flops = 0;
   bool may_throw = false;
@@ -69,14 +78,14 @@ KernelOffer offer_if(const KernelRequest& request) {
         return KernelOffer::decline("its branches return different shapes");
       }
     }
-    workspace = std::max(workspace, body->workspace_bytes());
+    const std::int64_t own = body->workspace_bytes();
+    workspace = std::max(workspace, kernel.submits ? device::round_up(own, kDeviceUnit) : own);
     flops = std::max(flops, body->flops());
     may_throw = may_throw || body->may_throw();
     kernel.branches.at(taken ? 1 : 0) = body;
   }
   ScratchLayout scratch;
-  kernel.inputs = scratch.reserve<Slice>(std::ssize(request.inputs) - 1);
-  kernel.outputs = scratch.reserve<Slice>(std::ssize(request.outputs));
+  kernel.workspace = scratch.reserve<std::byte>(workspace);
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     ScratchArray<std::byte>& unread = kernel.unread.emplace_back();
     if (request.outputs[i].is_present()) continue;
@@ -85,10 +94,17 @@ KernelOffer offer_if(const KernelRequest& request) {
       const TensorDesc& given = branch->outputs()[i];
       bytes = std::max(bytes, given.dims.size_bytes(given.dtype));
     }
-    unread = scratch.reserve<std::byte>(bytes);
+    unread =
+        scratch.reserve<std::byte>(kernel.submits ? device::round_up(bytes, kDeviceUnit) : bytes);
   }
-  kernel.workspace = scratch.reserve<std::byte>(workspace);
+  const bool submits = kernel.submits;
+  ScratchLayout on_host;
+  ScratchLayout& tables = submits ? on_host : scratch;
+  kernel.inputs = tables.reserve<Slice>(std::ssize(request.inputs) - 1);
+  kernel.outputs = tables.reserve<Slice>(std::ssize(request.outputs));
+  kernel.tables_bytes = on_host.size_bytes();
   KernelOffer offer = prepared<run_branch>(std::move(kernel), "branches");
+  if (submits) offer.kernel.not_recordable = "the host reads its condition";
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   if (may_throw) offer.kernel.checks.emplace_back();

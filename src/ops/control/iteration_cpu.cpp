@@ -26,7 +26,7 @@ using opdef::Slice;
 
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kFirstCapacity = 16;  // initial capacity if the count is unknown
-constexpr std::byte kTrue{1};
+constexpr std::int64_t kDeviceUnit = 256;    // bytes that arrays on a device are rounded up to
 
 // View [outer, length, inner] of a tensor that is scanned along `axis`.
 struct Extent {
@@ -72,6 +72,8 @@ struct IterationKernel {
   bool is_loop = false;
   bool has_trip_count = false;
   bool has_condition = false;
+  bool stops = false;    // its condition may become false
+  bool submits = false;  // the arguments are addresses of a device
   std::size_t first_input = 0;
   std::size_t first_output = 0;  // index among the arguments
   std::size_t num_states = 0;
@@ -84,35 +86,44 @@ struct IterationKernel {
   ScratchArray<std::int64_t> iteration = {};  // its number
   ScratchArray<std::byte> workspace = {};
   ScratchLayout scratch = {};
+  ScratchLayout on_host = {};  // of the tables, if the scratch is on a device
 
   void lay_out() {
-    states_table = scratch.reserve<BodyState>(static_cast<std::int64_t>(num_states) + 1);
-    inputs_table = scratch.reserve<Slice>(std::ssize(inputs) + 1);
-    outputs_table = scratch.reserve<Slice>(std::ssize(outputs));
-    iteration = scratch.reserve<std::int64_t>(1);
+    const std::int64_t unit = submits ? kDeviceUnit : 1;
+    workspace = scratch.reserve<std::byte>(device::round_up(body->workspace_bytes(), unit));
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!outputs[i].is_unread) continue;
       const TensorDesc& desc = body->outputs()[i];
-      outputs[i].junk = scratch.reserve<std::byte>(desc.dims.size_bytes(desc.dtype));
+      outputs[i].junk =
+          scratch.reserve<std::byte>(device::round_up(desc.dims.size_bytes(desc.dtype), unit));
     }
-    workspace = scratch.reserve<std::byte>(body->workspace_bytes());
+    ScratchLayout& tables = submits ? on_host : scratch;
+    states_table = tables.reserve<BodyState>(static_cast<std::int64_t>(num_states) + 1);
+    inputs_table = tables.reserve<Slice>(std::ssize(inputs) + 1);
+    outputs_table = tables.reserve<Slice>(std::ssize(outputs));
+    iteration = tables.reserve<std::int64_t>(1);
   }
 
-  std::int64_t trip_count(KernelArgs args) const {
+  std::int64_t trip_count(KernelArgs args, const Launch& launch) const {
     if (!has_trip_count) return count;
-    const std::int64_t given = *args.at<std::int64_t>(0);
+    std::int64_t given = 0;
+    body->read(reinterpret_cast<std::byte*>(&given), args[0], sizeof given, launch);
     return std::min(count, std::max<std::int64_t>(given, 0));
   }
 
+  std::byte* scratch_of(KernelArgs args) const {
+    return args[first_output + num_states + outputs.size()];
+  }
+
   // Writes the tables of a run.
-  BodyRun bind(KernelArgs args) const {
-    std::byte* block = args[first_output + num_states + outputs.size()];
-    BodyState* states = states_table.in(block);
-    Slice* in = inputs_table.in(block);
-    Slice* out = outputs_table.in(block);
-    std::int64_t* counter = iteration.in(block);
+  BodyRun bind(KernelArgs args, std::byte* tables, const Launch& launch) const {
+    std::byte* block = scratch_of(args);
+    BodyState* states = states_table.in(tables);
+    Slice* in = inputs_table.in(tables);
+    Slice* out = outputs_table.in(tables);
+    std::int64_t* counter = iteration.in(tables);
     std::size_t next = 0;
-    if (is_loop) states[next++] = {.initial = has_condition ? args[1] : &kTrue, .last = nullptr};
+    if (is_loop) states[next++] = {.initial = has_condition ? args[1] : nullptr, .last = nullptr};
     for (std::size_t s = 0; s < num_states; ++s) {
       states[next++] = {.initial = args[first_input + s], .last = args[first_output + s]};
     }
@@ -130,15 +141,22 @@ struct IterationKernel {
     return {.states = states,
             .inputs = in,
             .outputs = out,
-            .count = trip_count(args),
-            .stops = is_loop,
-            .counter = is_loop ? counter : nullptr,
+            .count = trip_count(args, launch),
+            .stops = stops,
+            .counter = is_loop && !submits ? counter : nullptr,
+            .counts = is_loop && submits,
             .workspace = workspace.in(block)};
   }
 };
 
 void run_kernel(const IterationKernel& kernel, KernelArgs args, const Launch& launch) {
-  kernel.body->run(kernel.bind(args), launch);
+  kernel.body->run(kernel.bind(args, kernel.scratch_of(args), launch), launch);
+}
+
+// Runs on the host; the scratch is on a device.
+void submit_kernel(const IterationKernel& kernel, KernelArgs args, const Launch& launch) {
+  const auto tables = base::allocate_uncharged(kernel.on_host.size_bytes());
+  kernel.body->run(kernel.bind(args, tables.get(), launch), launch);
 }
 
 // Operands of a node in its closed form.
@@ -156,6 +174,8 @@ struct Prepared {
 Prepared prepare(const Operands& operands, const Iteration& roles,
                  const opdef::BodyCompiler& bodies) {
   IterationKernel kernel{.is_loop = roles.is_loop,
+                         .stops = roles.is_loop,
+                         .submits = bodies.submits(),
                          .first_input = roles.first_input,
                          .first_output = operands.inputs.size(),
                          .num_states = roles.num_states};
@@ -269,7 +289,8 @@ class CompiledRun {
       results_.push_back(Tensor::empty(initial.dtype(), initial.dims()));
       args_.push_back(results_.back().mutable_raw());
     }
-    const std::int64_t most = kernel_.trip_count(args_.data());
+    const Launch launch{.stream = nullptr, .cells = call_.cells};
+    const std::int64_t most = kernel_.trip_count(args_.data(), launch);
     std::int64_t capacity = std::min(most, roles_.is_loop ? kFirstCapacity : most);
     results_.resize(roles_.num_states + roles_.stacked.size());
     args_.resize(kernel_.first_output + results_.size() + 1, nullptr);
@@ -277,17 +298,16 @@ class CompiledRun {
     kernel_.lay_out();
     const auto scratch = base::allocate_aligned(kernel_.scratch.size_bytes());
     args_.back() = scratch.get();
-    BodyRun body_run = kernel_.bind(args_.data());
+    BodyRun body_run = kernel_.bind(args_.data(), scratch.get(), launch);
     const std::function<std::int64_t(std::int64_t)> grow = [&](std::int64_t done) {
       capacity = std::min(most, 2 * capacity);
       make_room(done, capacity);
-      kernel_.bind(args_.data());
+      kernel_.bind(args_.data(), scratch.get(), launch);
       return capacity;
     };
     body_run.capacity = capacity;
     body_run.grow = &grow;
-    const std::int64_t done =
-        kernel_.body->run(body_run, {.stream = nullptr, .cells = call_.cells});
+    const std::int64_t done = kernel_.body->run(body_run, launch);
     for (std::size_t i = 0; i < roles_.stacked.size(); ++i)
       shorten(results_[roles_.num_states + i], i, done);
     return std::move(results_);
@@ -454,6 +474,17 @@ TensorDesc desc_of(const Tensor& tensor) {
 
 }  // namespace
 
+namespace {
+
+// Why a device cannot record the iterations as one piece of work.
+std::string reason_of(const IterationKernel& kernel) {
+  if (kernel.stops) return "its condition is computed by the body";
+  if (kernel.has_trip_count) return "the host reads its trip count";
+  return "its body is submitted for each iteration";
+}
+
+}  // namespace
+
 KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles) {
   if (request.bodies == nullptr) return KernelOffer::decline("no body can be compiled here");
   if (!roles.is_loop) scan_length(request.node, request.inputs, roles);
@@ -461,13 +492,20 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
   Prepared prepared_body = prepare(operands, roles, *request.bodies);
   if (!prepared_body.kernel) return KernelOffer::decline(std::move(prepared_body.reason));
   IterationKernel& kernel = *prepared_body.kernel;
-  const bool has_length =
-      !roles.is_loop || roles.stacked.empty() || opdef::fixed_trip_count(request.node).has_value();
+  const auto fixed = roles.is_loop ? opdef::fixed_trip_count(request.node) : std::nullopt;
+  const bool has_length = !roles.is_loop || roles.stacked.empty() || fixed.has_value();
   if (!has_length) return KernelOffer::decline("the number of iterations depends on values");
   std::string misfit = place_outputs(kernel, roles, request.outputs);
   if (!misfit.empty()) return KernelOffer::decline(std::move(misfit));
+  if (kernel.submits && fixed) {  // nothing depends on values of the device
+    kernel.count = std::min(kernel.count, *fixed);
+    kernel.has_trip_count = false;
+    kernel.stops = false;
+  }
   kernel.lay_out();
   const std::int64_t scratch = kernel.scratch.size_bytes();
+  std::string not_recordable = kernel.submits ? reason_of(kernel) : "";
+  const bool submits = kernel.submits;
   const bool is_counted = kernel.count != kEndless;
   const double flops = kernel.body->flops() * static_cast<double>(is_counted ? kernel.count : 1);
   // A run with many iterations can be interrupted.
@@ -475,9 +513,11 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
       kernel.body->may_throw() || !is_counted || kernel.count >= opdef::kMostWithoutPoll;
   std::string label =
       is_counted ? "iterations " + std::to_string(kernel.count) : std::string("iterations");
-  KernelOffer offer = prepared<run_kernel>(std::move(kernel), std::move(label));
+  KernelOffer offer = submits ? prepared<submit_kernel>(std::move(kernel), std::move(label))
+                              : prepared<run_kernel>(std::move(kernel), std::move(label));
   offer.kernel.scratch_bytes = scratch;
   offer.kernel.flops = flops;
+  offer.kernel.not_recordable = std::move(not_recordable);
   if (may_throw) offer.kernel.checks.emplace_back();
   for (std::size_t s = 0; s < roles.num_states; ++s) {
     offer.kernel.in_place.emplace_back(static_cast<int>(roles.first_input + s),

@@ -37,6 +37,9 @@ void run(const Task& task, KernelArgs args) {
 
 constexpr std::int64_t kPart = 512;  // elements converted at a time
 
+// Fewer elements are faster in the groups of the element-wise nodes around them.
+constexpr std::int64_t kFewestElements = 4096;
+
 struct F16Task : Task {
   F16Stream x, dy, result, slope;
   bool has_gradient = false;
@@ -115,7 +118,21 @@ KernelOffer offer_f16(const KernelRequest& request) {
   return offer;
 }
 
+bool is_too_small(const KernelRequest& request) {
+  return request.is_candidate && request.inputs[0].dims.num_elements() < kFewestElements;
+}
+
+KernelOffer decline_size() {
+  return KernelOffer::decline(
+      fmt::format("fewer than {} elements are faster in element-wise groups", kFewestElements));
+}
+
+KernelOffer offer_gradient(const KernelRequest& request) {
+  return is_too_small(request) ? decline_size() : offer_f16(request);
+}
+
 KernelOffer offer_activation(const KernelRequest& request) {
+  if (is_too_small(request)) return decline_size();
   const TensorDesc& x = request.inputs[0];
   const bool has_slope = request.has_output(1);
   if (is_f16(x.dtype) || is_f16(request.outputs[0].dtype) ||
@@ -139,7 +156,7 @@ KernelOffer offer_activation(const KernelRequest& request) {
 
 void register_activation_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kActivation, 0, offer_activation);
-  registry.add(ir::kFusedDomain, opdef::kActivationGradient, 0, offer_f16);
+  registry.add(ir::kFusedDomain, opdef::kActivationGradient, 0, offer_gradient);
 }
 
 }  // namespace onnxgrad::ops::activation_cpu

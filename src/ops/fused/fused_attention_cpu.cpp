@@ -272,7 +272,18 @@ DataType computed_type(const KernelRequest& request, std::size_t first_view, std
   return type;
 }
 
+// Probabilities per head that are stored for the gradient at most; more are computed again.
+constexpr std::int64_t kMostStored = std::int64_t{1} << 16;
+
 KernelOffer offer_attention(const KernelRequest& request) {
+  if (request.is_candidate && request.has_output(1)) {
+    const auto op = opdef::Attention::read(request.node);
+    const std::int64_t keys = request.outputs[1].dims[1];
+    if (op.stores_probabilities && op.q.dims[op.q.dims.size() - 2] * keys > kMostStored) {
+      return KernelOffer::decline(fmt::format(
+          "more than {} probabilities per head are faster computed again", kMostStored));
+    }
+  }
   switch (computed_type(request, 0, 3)) {
     case DataType::kFloat32:
       return offer_forward<float>(request);

@@ -17,6 +17,10 @@ namespace {
 
 constexpr int kInputs = 5;
 
+// Larger steps are better off with the separate kernels and their sums in double.
+constexpr std::int64_t kMostRows = 128;
+constexpr std::int64_t kMostFeatures = 1024;
+
 template <class T>
 struct StepData {
   LinearStepFn<T> step = nullptr;
@@ -89,6 +93,11 @@ KernelOffer offer_step(const KernelRequest& request) {
   const std::int64_t features = weight.dims.num_elements();
   if (x.dims.num_elements() != rows * features) {
     return KernelOffer::decline(request.node.describe() + ": shapes do not match");
+  }
+  if (request.is_candidate && (rows > kMostRows || features > kMostFeatures)) {
+    return KernelOffer::decline(
+        fmt::format("a step of more than {} rows or {} features is better made of its parts",
+                    kMostRows, kMostFeatures));
   }
   return {.kernel = is_double
                         ? prepare(request, linear_step_double(device::isa_of(request), features),

@@ -11,6 +11,7 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu_options.h"
 #include "opdef/packed_constants.h"
+#include "ops/candidate_cpu.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
@@ -242,7 +243,8 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
 }
 
 device::PreparedGemm prepare_matmul(const KernelRequest& request, const MatmulSpec& spec) {
-  if (spec.quantized != nullptr && device::suits_quantized_dots(spec.gemm)) {
+  if (spec.quantized != nullptr &&
+      device::suits_quantized_dots(spec.gemm, spec.quantized->matrix)) {
     return device::prepare_quantized_dots(spec.gemm);
   }
   if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
@@ -302,6 +304,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
     return KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));
   }
   const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
+  if (request.is_candidate && !spec.epilogue) return accept_candidate();
   spec.gemm.has_run_time_factor = spec.factor >= 0;
   auto data = std::make_shared<MatmulData>();
   data->packed_b = pack_constant(request, spec);

@@ -18,6 +18,7 @@
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
+#include "ops/candidate_cpu.h"
 #include "ops/fused/matmul_offer_cpu.h"
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
@@ -288,6 +289,8 @@ KernelOffer offer_any(const KernelRequest& request, const std::optional<Product>
     return KernelOffer::decline("the weight has rank 0");
   }
   const DataType dtype = request.outputs[0].dtype;
+  const bool is_real = dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+  if (request.is_candidate && is_real) return accept_candidate();
   if (dtype == DataType::kFloat32) return offer_typed<float>(request, product);
   if (dtype == DataType::kFloat64) return offer_typed<double>(request, product);
   return KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));

@@ -425,6 +425,12 @@ bool are_of_scores(const KernelRequest& request, DataType scores,
 }
 
 KernelOffer offer_loss_with_sums(const KernelRequest& request) {
+  // With fewer scores, the time of a step is in other things.
+  constexpr std::int64_t kFewestScores = std::int64_t{1} << 14;
+  if (request.is_candidate && request.inputs[0].dims.num_elements() < kFewestScores) {
+    return KernelOffer::decline(
+        fmt::format("sums instead of probabilities do not pay below {} scores", kFewestScores));
+  }
   LossTask task = make_task(request, 0);
   task.log_sums = task.result + 1;
   const DataType dtype = request.inputs[0].dtype;

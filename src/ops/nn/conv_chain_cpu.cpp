@@ -10,6 +10,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/conv_chain.h"
 #include "opdef/registry.h"
+#include "ops/candidate_cpu.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -25,6 +26,10 @@ namespace {
 
 // Input and output size of a unit's largest convolution: most of an L2 cache.
 constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;
+// A result between two links, of all images, that stays in the cache anyway; and of one image, that
+// does not.
+constexpr std::int64_t kLeastBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostImageBytes = std::int64_t{2} << 20;
 constexpr double kLongestWait = 1.15;  // largest ratio of the busiest thread's time to the average
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
@@ -177,17 +182,46 @@ KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, co
               : KernelOffer::decline("more than three spatial axes");
 }
 
+bool is_depthwise(const LinkRequest& link) {
+  const Dims& w = link.inputs[kW].dims;
+  return w[1] == 1 && w[0] == link.inputs[kX].dims[1];
+}
+
+/// Returns why the convolutions are faster one after another, or "". A chain pays where results
+/// that come from memory, not from the cache, decide the time: depthwise convolutions have little
+/// arithmetic for each number. Products of many channels read their weights once for all images.
+std::string reason_against(const std::vector<LinkRequest>& links) {
+  for (std::size_t i = 0; i + 1 < links.size(); ++i) {
+    const Dims& between = links[i].output.dims;
+    const std::int64_t bytes = between.num_elements() * kFloat;
+    if (between[0] < 2 || bytes < kLeastBytes) return "a result between stays in the cache anyway";
+    if (bytes > kMostImageBytes * between[0]) return "a result of one image exceeds the cache";
+    if (!is_depthwise(links[i]) && !is_depthwise(links[i + 1])) {
+      return "products of many channels are faster for all images at once";
+    }
+  }
+  return "";
+}
+
 KernelOffer offer_chain(const KernelRequest& request) {
   for (const TensorDesc& input : request.inputs) {
     if (input.is_present() && input.dtype != DataType::kFloat32) {
       return KernelOffer::decline("supports only float32");
     }
   }
+  constexpr std::size_t kMostRank = 5;
+  if (request.inputs[0].dims.rank() > kMostRank) {
+    return KernelOffer::decline("more than three spatial axes");
+  }
+  if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
   const std::vector<LinkRequest> links = links_of(request);
+  if (request.is_candidate) {
+    std::string reason = reason_against(links);
+    return reason.empty() ? accept_candidate() : KernelOffer::decline(std::move(reason));
+  }
   auto plan = std::make_shared<ChainPlan>();
   plan->threads = request.threads;
   plan->batch = request.inputs[0].dims[0];
-  if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
   plan->x_elements = image_elements(request.inputs[0]);
   split_work(links, *plan);
   opdef::PreparedKernel kernel;

@@ -40,9 +40,15 @@ std::vector<Axis> merge_axes(const CopyRequest& request) {
 bool is_element(std::int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
 
 // If the target is dense along its last axis and the source along another one, that axis becomes
-// the second to last, and both are traversed in tiles that stay in the L1 cache.
+// the second to last, and both are traversed in tiles that stay in the L1 cache. Blocks of several
+// elements are moved as one, if they lie at multiples of their size.
 bool arrange_tiles(CopyPlan& plan) {
   if (plan.axes.size() < 2 || !is_element(plan.block_bytes)) return false;
+  const auto is_whole = [&](std::int64_t bytes) { return bytes % plan.block_bytes == 0; };
+  const bool are_whole = std::ranges::all_of(plan.axes, [&](const Axis& axis) {
+    return is_whole(axis.source_stride) && is_whole(axis.target_stride);
+  });
+  if (!are_whole || !is_whole(plan.source_offset) || !is_whole(plan.target_offset)) return false;
   if (plan.axes.back().target_stride != plan.block_bytes) return false;
   for (std::size_t i = 0; i + 1 < plan.axes.size(); ++i) {
     if (plan.axes[i].source_stride != plan.block_bytes) continue;

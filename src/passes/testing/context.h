@@ -26,7 +26,12 @@ class Workbench {
  public:
   ir::Graph& graph() { return *model_.graph; }
   ir::GraphBuilder& builder() { return builder_; }
-  PassContext context() const { return {registry(), *inferer_, evaluator_}; }
+  /// The context of a device that prefers every fused node.
+  PassContext context() const {
+    PassContext context{registry(), *inferer_, evaluator_};
+    context.prefers = [](const ir::Node&) { return true; };
+    return context;
+  }
 
   static const opdef::OpRegistry& registry() {
     static const opdef::OpRegistry instance = [] {

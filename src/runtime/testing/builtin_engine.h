@@ -8,19 +8,25 @@
 
 namespace onnxgrad::runtime {
 
-/// An engine with all operators and kernels of the CPU, for tests.
+/// An engine with all operators and the kernels of the device that tests run on.
 inline const Engine& builtin_engine() {
   struct Registries {
     opdef::OpRegistry ops;
-    opdef::KernelRegistry kernels;
+    opdef::KernelRegistry cpu;
+    opdef::KernelRegistry simulated;
     Registries() {
       ops::register_builtin_ops(ops);
-      ops::register_builtin_cpu_kernels(kernels);
+      ops::register_builtin_cpu_kernels(cpu);
+      device::testing::simulated_plugin().register_kernels(cpu, simulated);
     }
   };
   static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer,
-                               device::testing::test_device()};
+  device::Device& device = device::testing::test_device();
+  static const Engine instance{.ops = registries.ops,
+                               .kernels = device.is_host() ? registries.cpu : registries.simulated,
+                               .make_inferer = onnx_io::make_type_inferer,
+                               .device = device,
+                               .host_kernels = &registries.cpu};
   return instance;
 }
 

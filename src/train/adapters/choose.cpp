@@ -50,7 +50,9 @@ bool matches(const AdaptableLayer& layer, const std::string& pattern) {
 
 std::vector<std::string> modules_of(const std::vector<AdaptableLayer>& layers) {
   std::vector<std::string> names;
-  for (const AdaptableLayer& layer : layers) names.push_back(layer.module);
+  for (const AdaptableLayer& layer : layers) {
+    if (!layer.module.empty()) names.push_back(layer.module);
+  }
   return names;
 }
 

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/philox.h"
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
 #include "train/adapters/weights_of_kind.h"
 #include "train/tools/patterns.h"
+#include "train/weights/initialize.h"
 #include "train/weights/layer_levels.h"
 #include "train/weights/weights.h"
 
@@ -187,7 +187,9 @@ class Inserter {
     }
     // A table is looked up by one-hot rows: PEFT draws its B, and A is 0.
     const Tensor zeros = Tensor::zeros(layer.dtype, is_embedding ? a : b);
-    const Tensor drawn = draw(is_embedding ? b : a, layer, stream);
+    const Dims& drawn_dims = is_embedding ? b : a;
+    const Tensor drawn =
+        draw(distribution_of(drawn_dims, layer), layer.dtype, drawn_dims, options_.seed, stream);
     Value* const first =
         tensor(layer, is_embedding ? "lora_embedding_A" : "lora_A", is_embedding ? zeros : drawn);
     Value* const second =
@@ -438,17 +440,11 @@ class Inserter {
   }
 
   // Uniform in ±1/sqrt(inputs), as torch.nn.Linear; normal for a table, as torch.nn.Embedding.
-  Tensor draw(const Dims& dims, const AdaptableLayer& layer, std::uint32_t index) const {
-    base::PhiloxStream stream(options_.seed, base::RandomUse::kWeights, index);
-    Tensor numbers = Tensor::empty(DataType::kFloat64, dims);
+  Distribution distribution_of(const Dims& dims, const AdaptableLayer& layer) const {
+    if (layer.kind == LayerKind::kEmbedding) return {Distribution::Kind::kNormal, 1};
     const auto elements = static_cast<double>(dims.num_elements());
     const double inputs = elements / static_cast<double>(form_of(layer).rank);
-    const double width = 1 / std::sqrt(std::max(1.0, inputs));
-    for (double& number : numbers.mutable_data<double>()) {
-      number = layer.kind == LayerKind::kEmbedding ? stream.normal()
-                                                   : width * (2 * stream.uniform() - 1);
-    }
-    return numbers.cast(layer.dtype);
+    return {Distribution::Kind::kUniform, 1 / std::sqrt(std::max(1.0, inputs))};
   }
 
   // A weight of the adapter: "<module>.lora_A.default.weight".

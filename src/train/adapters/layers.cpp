@@ -9,6 +9,7 @@
 #include "ir/pattern.h"
 #include "train/adapters/layer_roles.h"
 #include "train/tools/patterns.h"
+#include "train/weights/program_names.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -178,6 +179,40 @@ class LayerFinder {
   std::map<std::tuple<const Value*, LayerKind, bool>, std::size_t> places_;
 };
 
+// `taken`: the module that had the name.
+void set_module(AdaptableLayer& layer, const std::string& module, const std::string& taken) {
+  layer.module = module;
+  std::erase_if(layer.names, [&taken](const std::string& name) {
+    return name == taken || name == taken + ".weight";
+  });
+  layer.names.push_back(module);
+  layer.names.push_back(module + ".weight");
+}
+
+// A table of embeddings that is the matrix of scores too is one parameter of two modules, and the
+// file may have the name of either at both. The nodes tell them apart.
+void name_by_modules(std::vector<AdaptableLayer>& layers) {
+  const auto path_of = [](const AdaptableLayer& layer) {
+    return module_around(*layer.nodes.front()).path;
+  };
+  for (AdaptableLayer& table : layers) {
+    if (table.kind != LayerKind::kEmbedding) continue;
+    const std::string path = path_of(table);
+    for (AdaptableLayer& matrix : layers) {
+      if (matrix.kind != LayerKind::kLinear) continue;
+      const std::string other = path_of(matrix);
+      const auto is_one = [&](const std::string& module) {
+        return module == path || module == other;
+      };
+      const bool are_named = !path.empty() && !other.empty() && path != other;
+      const bool are_right = table.module == path && matrix.module == other;
+      if (!are_named || are_right || !is_one(table.module) || !is_one(matrix.module)) continue;
+      set_module(table, path, other);
+      set_module(matrix, other, path);
+    }
+  }
+}
+
 }  // namespace
 
 const Tensor* numbers_of(const ir::Value* value) {
@@ -192,6 +227,7 @@ std::vector<AdaptableLayer> find_layers(const ir::Model& file, const ir::Model& 
   LayerFinder finder(working);
   finder.read(*file.graph);
   std::vector<AdaptableLayer> layers = finder.take();
+  name_by_modules(layers);
   give_roles(*file.graph, layers);
   return layers;
 }

@@ -310,10 +310,10 @@ class Augmenter::Change {
     }
   }
   const Row& render_other() {
-    const auto place =
-        static_cast<std::int64_t>(stream_.below(static_cast<std::uint64_t>(pool_.rows)));
-    const std::int64_t row =
-        pool_.order.empty() ? place : pool_.order[static_cast<std::size_t>(place)];
+    const std::span<const std::int64_t> partners = pool_.partners;
+    const std::int64_t count = partners.empty() ? pool_.data->rows : std::ssize(partners);
+    const std::uint64_t place = stream_.below(static_cast<std::uint64_t>(count));
+    const std::int64_t row = partners.empty() ? static_cast<std::int64_t>(place) : partners[place];
     const Row& other = owner_.others_[depth_];
     owner_.render(pool_, row, number_, other, depth_ + 1);
     return other;

@@ -24,11 +24,12 @@ bool mixes_targets(std::span<const Augmentation> augmentations);
 /// it, into a buffer of its own. fill() allocates nothing.
 class Augmenter {
  public:
-  /// Rows that other rows are mixed with, and their order in the epoch.
+  /// Rows in their order in the epoch, and those that they are mixed with.
   struct Pool {
     const PreparedData* data = nullptr;
     std::span<const std::int64_t> order = {};  ///< empty: all rows in order
-    std::int64_t rows = 0;                     ///< positions
+    /// Rows to mix with, which do not depend on the order; empty: all of `data`.
+    std::span<const std::int64_t> partners = {};
   };
 
   /// The target as the step reads it: type and shape of a row.

@@ -161,25 +161,32 @@ std::vector<std::int64_t> draw_balanced(std::uint64_t seed, std::uint32_t epoch,
   PhiloxStream stream(seed, kSampling, epoch);
   const auto classes = std::ssize(members);
   std::vector<std::int64_t> order;
+  const auto shuffle = [&stream](std::span<std::int64_t> drawn) {
+    for (std::size_t i = drawn.size(); i > 1; --i) std::swap(drawn[i - 1], drawn[stream.below(i)]);
+  };
   if (replacement) {
     for (std::int64_t i = 0; i < rows; ++i) {
       const auto& rows_of_class = members[static_cast<std::size_t>(i % classes)];
       order.push_back(rows_of_class[stream.below(rows_of_class.size())]);
-    }
-  } else {
-    std::int64_t each = (rows + classes - 1) / classes;
-    for (const auto& rows_of_class : members) each = std::min(each, std::ssize(rows_of_class));
-    for (std::vector<std::int64_t> rows_of_class : members) {
-      // The first ones of a shuffle.
-      for (std::int64_t i = 0; i < each; ++i) {
-        const auto left = static_cast<std::uint64_t>(std::ssize(rows_of_class) - i);
-        std::swap(rows_of_class[static_cast<std::size_t>(i)],
-                  rows_of_class[static_cast<std::size_t>(i) + stream.below(left)]);
-        order.push_back(rows_of_class[static_cast<std::size_t>(i)]);
+      if (std::ssize(order) % kDrawnTogether == 0) {
+        shuffle(std::span(order).last(static_cast<std::size_t>(kDrawnTogether)));
       }
     }
+    shuffle(std::span(order).last(order.size() % static_cast<std::size_t>(kDrawnTogether)));
+    return order;
   }
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[stream.below(i)]);
+  std::int64_t each = (rows + classes - 1) / classes;
+  for (const auto& rows_of_class : members) each = std::min(each, std::ssize(rows_of_class));
+  for (std::vector<std::int64_t> rows_of_class : members) {
+    // The first ones of a shuffle.
+    for (std::int64_t i = 0; i < each; ++i) {
+      const auto left = static_cast<std::uint64_t>(std::ssize(rows_of_class) - i);
+      std::swap(rows_of_class[static_cast<std::size_t>(i)],
+                rows_of_class[static_cast<std::size_t>(i) + stream.below(left)]);
+      order.push_back(rows_of_class[static_cast<std::size_t>(i)]);
+    }
+  }
+  shuffle(order);
   return order;
 }
 

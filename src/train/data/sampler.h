@@ -78,6 +78,10 @@ std::vector<std::int64_t> draw_without_replacement(std::uint64_t seed, std::uint
                                                    std::span<const double> weights,
                                                    std::int64_t most);
 
+/// Rows that draw_balanced() draws and shuffles at a time, so that the first ones do not depend on
+/// how many follow.
+inline constexpr std::int64_t kDrawnTogether = std::int64_t{1} << 16;
+
 /// `rows` rows of which each class has the same number (up to one), in random order; `members`:
 /// the rows of each class, none of them empty. Without replacement each class has at most as many
 /// as the smallest one.

@@ -180,6 +180,16 @@ TEST(Sampler, BalancedRowsHaveAsManyOfEachClass) {
   EXPECT_NE(drawn, draw_balanced(3, 2, members, /*replacement=*/true, 30));
 }
 
+TEST(Sampler, BalancedRowsDoNotDependOnHowManyFollow) {
+  const std::vector<std::vector<std::int64_t>> members{{0, 1, 2}, {3}};
+  auto some = draw_balanced(3, 1, members, /*replacement=*/true, 2 * kDrawnTogether);
+  const auto more = draw_balanced(3, 1, members, /*replacement=*/true, 2 * kDrawnTogether + 5);
+  ASSERT_EQ(more.size(), some.size() + 5);
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), more.begin()));
+  EXPECT_FALSE(std::equal(some.begin(), some.begin() + kDrawnTogether,
+                          some.begin() + kDrawnTogether));  // blocks differ
+}
+
 TEST(Sampler, SplitTakesTheShareAndNothingTwice) {
   const Split split = split_rows(100, 0.25, 9);
   EXPECT_EQ(split.validation.size(), 25U);

@@ -93,6 +93,7 @@ ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
     }
   }
   block_.data = &data_;
+  block_.is_kept = true;
   block_.rows = num_train_rows();
   choose_batch_size(session.runner(), block_.rows, options);
   block_.batch_rows = std::min(options.batch_size, block_.rows);
@@ -103,6 +104,7 @@ ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
     return;
   }
   rows_ = block_.rows;
+  block_.partners = train_rows_;
   if (!options.shuffle && train_rows_.empty()) return;
   if (options.shuffle && !has_windows && train_rows_.empty() && rows_ > kMostOrdered) {
     constexpr std::int64_t kOrdered = std::int64_t{1} << 16;  // stays in a cache
@@ -183,9 +185,11 @@ void ArrayFeed::find_classes() {
 void ArrayFeed::draw(std::int64_t epoch) {
   const auto number = static_cast<std::uint32_t>(epoch - 1);
   if (options_.sampling == Sampling::kBalanced) {
-    order_ = draw_balanced(options_.seed, number, members_, options_.replacement, rows_);
+    const std::int64_t wanted = options_.replacement ? reached(block_.rows) : block_.rows;
+    order_ = draw_balanced(options_.seed, number, members_, options_.replacement, wanted);
   } else {
-    const std::int64_t wanted = options_.epoch_rows > 0 ? options_.epoch_rows : num_train_rows();
+    std::int64_t wanted = options_.epoch_rows > 0 ? options_.epoch_rows : num_train_rows();
+    if (options_.replacement) wanted = reached(wanted);
     if (options_.replacement) {
       order_.resize(static_cast<std::size_t>(wanted));
       draw_weighted(options_.seed, number, row_weights_, order_);
@@ -196,8 +200,15 @@ void ArrayFeed::draw(std::int64_t epoch) {
       for (std::int64_t& row : order_) row = train_rows_[static_cast<std::size_t>(row)];
     }
   }
-  block_.rows = rows_ = std::ssize(order_);
-  block_.order = order_;
+  block_.order = block_.partners = order_;
+  if (!options_.replacement) block_.rows = rows_ = std::ssize(order_);
+}
+
+// The rows of an epoch that max_steps lets a training reach: no more are drawn.
+std::int64_t ArrayFeed::reached(std::int64_t rows) const {
+  if (options_.max_steps == 0 || options_.max_steps > rows / block_.batch_rows) return rows;
+  const std::int64_t most = options_.max_steps * block_.batch_rows;
+  return std::min(rows, (most / kDrawnTogether + 1) * kDrawnTogether);
 }
 
 // The fraction of the rows held out for validation, or the separate rows.

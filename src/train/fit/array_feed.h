@@ -35,6 +35,7 @@ class ArrayFeed final : public BatchFeed {
   void take_row_weights(const std::vector<double>& weights);
   void find_classes();
   void draw(std::int64_t epoch);
+  std::int64_t reached(std::int64_t rows) const;
   std::int64_t num_train_rows() const {
     return train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
   }

@@ -21,10 +21,17 @@ bool have_same_rows(const Dims& batch, const Dims& rows) {
   return true;
 }
 
+bool has_texts(const PreparedData& data) {
+  return std::ranges::any_of(data.columns, [](const Column& column) {
+    return column.values.dtype() == DataType::kString;
+  });
+}
+
 }  // namespace
 
 std::int64_t BatchBinder::own_rows(std::int64_t rows) const {
-  return std::max({step_.workers().slice_of(rows).rows, step_.fixed_rows(), std::int64_t{1}});
+  const Workers& workers = step_.workers();
+  return std::max({workers.slice_of(rows).rows, step_.fixed_rows(), workers.rows_of_unit()});
 }
 
 runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
@@ -58,25 +65,49 @@ std::vector<Dims> BatchBinder::batch_dims(const PreparedData& data, std::int64_t
 }
 
 // Rows that fill a batch up to the model's fixed number of rows repeat the last row, with weight 0.
+void BatchBinder::write_augmented(const RowBlock& block, std::int64_t begin, std::int64_t rows,
+                                  std::vector<Tensor>& to) {
+  augmenter_->fill({.data = block.data, .order = block.order, .partners = block.partners}, begin,
+                   rows, to);
+  if (!is_filled(rows)) return;
+  for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
+    if (block.data->columns[c].is_constant) continue;
+    Tensor& batch = to[c];
+    const auto bytes = static_cast<std::size_t>(batch.size_bytes() / batch.dims()[0]);
+    for (std::int64_t i = rows; i < step_.fixed_rows(); ++i) {
+      std::byte* row = batch.mutable_raw() + static_cast<std::size_t>(i) * bytes;
+      std::memcpy(row, batch.raw() + static_cast<std::size_t>(rows - 1) * bytes, bytes);
+      if (c == step_.weights_port()) std::memset(row, 0, bytes);
+    }
+  }
+}
+
 void BatchBinder::bind_augmented(runtime::Execution& plan, const RowBlock& block,
                                  std::int64_t begin, std::int64_t rows) {
-  augmenter_->fill({.data = block.data, .order = block.order, .rows = block.rows}, begin, rows,
-                   staging_);
-  const bool fills = is_filled(rows);
+  write_augmented(block, begin, rows, staging_);
   for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
     const Column& column = block.data->columns[c];
-    if (column.is_constant) {
-      StepRunner::bind(plan, c, column.values.raw());
-      continue;
+    StepRunner::bind(plan, c, column.is_constant ? column.values.raw() : staging_[c].raw());
+  }
+}
+
+void BatchBinder::write_batch(const RowBlock& block, std::int64_t begin, std::int64_t rows,
+                              std::vector<Tensor>& to) {
+  if (augmenter_) return write_augmented(block, begin, rows, to);
+  for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
+    const Column& source = block.data->columns[c];
+    if (source.is_constant) continue;
+    if (is_filled(rows)) {
+      gather_filled(block, c, begin, rows, to[c]);
+    } else if (block.order.empty()) {
+      std::memcpy(to[c].mutable_raw(), source.row(begin),
+                  static_cast<std::size_t>(rows * source.row_bytes));
+    } else {
+      gather_rows(
+          source,
+          block.order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),
+          to[c].mutable_raw());
     }
-    Tensor& batch = staging_[c];
-    const auto bytes = static_cast<std::size_t>(batch.size_bytes() / batch.dims()[0]);
-    for (std::int64_t i = rows; fills && i < step_.fixed_rows(); ++i) {
-      std::byte* to = batch.mutable_raw() + static_cast<std::size_t>(i) * bytes;
-      std::memcpy(to, batch.raw() + static_cast<std::size_t>(rows - 1) * bytes, bytes);
-      if (c == step_.weights_port()) std::memset(to, 0, bytes);
-    }
-    StepRunner::bind(plan, c, batch.raw());
   }
 }
 
@@ -105,6 +136,7 @@ void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
   if (rest > 0 && !drop_last) prepare(tail_, *block.data, own_rows(rest));
   if (block.rows >= block.batch_rows) prepare(full_, *block.data, own_rows(block.batch_rows));
   if (needs_staging(block, drop_last)) prepare_staging(block);
+  if (device_) prepare_device(block, drop_last);
   series_inputs_.reserve(block.data->columns.size());
   series_rows_.reserve(kLongestSeries);
 }
@@ -128,9 +160,9 @@ bool BatchBinder::needs_staging(const RowBlock& block, bool drop_last) const {
 
 // The last row is repeated; the weights of what is added are 0.
 const std::byte* BatchBinder::gather_filled(const RowBlock& block, std::size_t column,
-                                            std::int64_t begin, std::int64_t rows) {
+                                            std::int64_t begin, std::int64_t rows,
+                                            Tensor& batch) const {
   const Column& source = block.data->columns[column];
-  Tensor& batch = staging_[column];
   if (source.values.dtype() == DataType::kString) {
     std::vector<std::int64_t> rows_of_batch;
     for (std::int64_t i = 0; i < step_.fixed_rows(); ++i) {
@@ -180,8 +212,41 @@ void BatchBinder::prepare_staging(const RowBlock& block) {
   }
 }
 
+void BatchBinder::prepare_device(const RowBlock& block, bool drop_last) {
+  const auto& columns = block.data->columns;
+  if (has_texts(*block.data)) return;
+  const std::int64_t rest = block.rows % block.batch_rows;
+  const bool fills = is_filled(block.batch_rows) || (is_filled(rest) && rest > 0 && !drop_last);
+  if (!augmenter_ && device_->keep(block) && !fills) return;
+  std::vector<DeviceBatches::Form> forms;
+  const std::int64_t rows = own_rows(block.batch_rows);
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const Column& column = columns[c];
+    if (column.is_constant) {
+      forms.emplace_back();
+    } else if (augmenter_) {
+      forms.push_back(
+          {.dtype = augmenter_->dtype(column, c), .dims = augmenter_->batch_dims(column, c, rows)});
+    } else {
+      forms.push_back({.dtype = column.values.dtype(), .dims = column.batch_dims(rows)});
+    }
+  }
+  device_->make_slots(forms);
+}
+
+bool BatchBinder::makes_series(const RowBlock& block, std::int64_t rows) const {
+  if (!step_.runs_series()) return false;
+  if (device_) return !has_texts(*block.data);  // which stay on the host
+  const bool are_consecutive = block.order.empty() || block.has_windows || rows == 1;
+  return !augmenter_ && are_consecutive && !is_filled(rows);
+}
+
 runtime::StepSeries BatchBinder::series(const RowBlock& block, std::int64_t begin,
-                                        std::int64_t count) {
+                                        std::int64_t rows, std::int64_t count) {
+  if (device_) {
+    const bool is_resident = !augmenter_ && !is_filled(rows) && device_->has(block);
+    return device_->series(plan(block, rows), block, begin, rows, count, is_resident);
+  }
   const auto first = static_cast<std::size_t>(begin);
   const auto size = static_cast<std::size_t>(count);
   series_inputs_.clear();
@@ -190,16 +255,19 @@ runtime::StepSeries BatchBinder::series(const RowBlock& block, std::int64_t begi
                               .data = column.values.raw(),
                               .row_bytes = column.row_bytes});
   }
-  if (block.batch_rows == 1 && !block.order.empty()) {
-    return {.inputs = series_inputs_, .first_rows = block.order.subspan(first, size)};
+  runtime::StepSeries series{.steps = size, .batch_rows = rows, .inputs = series_inputs_};
+  if (rows == 1 && !block.order.empty()) {
+    series.first_rows = block.order.subspan(first, size);
+    return series;
   }
   series_rows_.clear();
   for (std::int64_t k = 0; k < count; ++k) {
-    const std::int64_t place = begin + k * block.batch_rows;
+    const std::int64_t place = begin + k * rows;
     series_rows_.push_back(block.order.empty() ? place
                                                : block.order[static_cast<std::size_t>(place)]);
   }
-  return {.inputs = series_inputs_, .first_rows = series_rows_};
+  series.first_rows = series_rows_;
+  return series;
 }
 
 }  // namespace onnxgrad::train

@@ -10,6 +10,7 @@
 #include "train/data/augment.h"
 #include "train/data/row_copy.h"
 #include "train/fit/batch_feed.h"
+#include "train/fit/device_batches.h"
 #include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
@@ -18,11 +19,18 @@ namespace onnxgrad::train {
 inline constexpr std::size_t kLongestSeries = 256;
 
 /// The plans of a fit's batches, and the binding of their rows: read in place if a batch is
-/// consecutive rows (one row is), else gathered into a buffer of one batch.
+/// consecutive rows (one row is), else gathered into a buffer of one batch. On a device other than
+/// the host batches are what DeviceBatches says.
 class BatchBinder {
  public:
   /// `step` outlives this.
-  explicit BatchBinder(StepRunner& step) : step_(step) {}
+  explicit BatchBinder(StepRunner& step) : step_(step) {
+    if (!is_on_host() && step.runs_series()) device_.emplace(step, *this);
+  }
+  BatchBinder(const BatchBinder&) = delete;
+  BatchBinder& operator=(const BatchBinder&) = delete;
+
+  bool is_on_host() const { return step_.executor().device().is_host(); }
 
   /// Makes batches changed copies of the rows, from the next block on; `augmentations` outlive
   /// this.
@@ -42,7 +50,7 @@ class BatchBinder {
   /// The plan for this many rows from this position on, with the rows bound; each of several
   /// workers binds its slice of them. Call prepare() first.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
-    runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
+    runtime::Execution& execution = plan(block, rows);
     const RowSlice slice = take_slice(step_, rows);
     bind_to(execution, block, begin + slice.first, slice.rows);
     return execution;
@@ -50,14 +58,20 @@ class BatchBinder {
   /// Binds a batch to another step, whose plan is compiled if necessary.
   runtime::Execution& bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
                            std::int64_t rows);
-  /// Whether the rows of whole batches are read in place by one worker.
-  bool is_in_place(const RowBlock& block) const {
-    return !augmenter_ && (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
-           !step_.workers().has_others() && !is_filled(block.batch_rows);
+  /// The plan for this many rows; call prepare() first.
+  runtime::Execution& plan(const RowBlock& block, std::int64_t rows) const {
+    return rows == block.batch_rows ? *full_.execution : *tail_.execution;
   }
-  runtime::Execution& full_plan() const { return *full_.execution; }
-  /// A series of `count` batches from this position on; valid until the next call.
-  runtime::StepSeries series(const RowBlock& block, std::int64_t begin, std::int64_t count);
+  /// Whether batches of this many rows can be a series: on the host, if one worker reads them in
+  /// place.
+  bool makes_series(const RowBlock& block, std::int64_t rows) const;
+  /// A series of `count` batches of this many rows from this position on, on plan(); valid until
+  /// the next call.
+  runtime::StepSeries series(const RowBlock& block, std::int64_t begin, std::int64_t rows,
+                             std::int64_t count);
+  /// Writes the rows of a batch to tensors with room for them, one for each column with rows.
+  void write_batch(const RowBlock& block, std::int64_t begin, std::int64_t rows,
+                   std::vector<Tensor>& to);
   /// Binds the rows to the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
@@ -78,12 +92,12 @@ class BatchBinder {
   bool is_filled(std::int64_t rows) const { return rows < step_.fixed_rows(); }
   /// Whether rows of this block are copied before they are bound.
   bool needs_staging(const RowBlock& block, bool drop_last) const;
-  /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
+  /// This worker's rows of a batch, or the first unit, which does not count; tells `step`.
   static RowSlice take_slice(StepRunner& step, std::int64_t rows) {
     const RowSlice slice = step.workers().slice_of(rows);
     if (!step.workers().has_others()) return slice;
     step.set_rows(slice, rows);
-    return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
+    return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = step.workers().rows_of_unit()};
   }
   std::int64_t own_rows(std::int64_t rows) const;
   bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows) const;
@@ -93,14 +107,16 @@ class BatchBinder {
   std::vector<Dims> batch_dims(const PreparedData& data, std::int64_t rows) const;
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare_staging(const RowBlock& block);
-
+  void prepare_device(const RowBlock& block, bool drop_last);
+  void write_augmented(const RowBlock& block, std::int64_t begin, std::int64_t rows,
+                       std::vector<Tensor>& to);
   const std::byte* gather_filled(const RowBlock& block, std::size_t column, std::int64_t begin,
-                                 std::int64_t rows);
+                                 std::int64_t rows, Tensor& batch) const;
   const std::byte* gather(const RowBlock& block, std::size_t column, std::int64_t begin,
                           std::int64_t rows) {
     const Column& source = block.data->columns[column];
     if (source.is_constant) return source.values.raw();
-    if (is_filled(rows)) return gather_filled(block, column, begin, rows);
+    if (is_filled(rows)) return gather_filled(block, column, begin, rows, staging_[column]);
     if (block.order.empty()) return source.row(begin);
     if (block.has_windows || rows == 1) {
       return source.row(block.order[static_cast<std::size_t>(begin)]);
@@ -123,6 +139,7 @@ class BatchBinder {
   std::vector<std::int64_t> series_rows_;
   Plan full_;
   Plan tail_;
+  std::optional<DeviceBatches> device_;  ///< none: the host, or steps that are no series
 };
 
 }  // namespace onnxgrad::train

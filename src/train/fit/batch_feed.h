@@ -19,6 +19,9 @@ struct RowBlock {
   const PreparedData* data = nullptr;
   /// The row of `data` at each position; empty: the rows in order, which are then read in place.
   std::span<const std::int64_t> order = {};
+  /// Rows that a row may be mixed with, in an order of their own; empty: all rows of `data`.
+  std::span<const std::int64_t> partners = {};
+  bool is_kept = false;         ///< `data` has the same rows in all blocks of the fit
   bool has_windows = false;     ///< the rows of a batch are consecutive: they are read in place
   std::int64_t rows = 0;        ///< positions: all of `order`, or all rows of `data`
   std::int64_t batch_rows = 0;  ///< rows of every batch except a smaller last one

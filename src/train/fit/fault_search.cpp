@@ -7,7 +7,11 @@
 namespace onnxgrad::train {
 
 FaultSearch::FaultSearch(StepRunner& step, BatchBinder& binder, std::int64_t interval)
-    : step_(step), binder_(binder), snapshot_(step), interval_(interval) {}
+    : step_(step),
+      binder_(binder),
+      snapshot_(step),
+      interval_(interval),
+      results_(step.results().size()) {}
 
 void FaultSearch::take_snapshot(const FitProgress& progress) {
   snapshot_.take();
@@ -49,8 +53,8 @@ EpochLoss FaultSearch::replay(const RowBlock* block, F&& is_wanted) {
     if (!kept_.empty()) binder_.prepare(now.block, false);
     runtime::Execution& plan = binder_.bind(now.block, now.begin, now.rows);
     step_.set_learning_rate(rates_[static_cast<std::size_t>(done)]);
-    const double loss = step_.run(plan);
-    sum.add(step_, plan, loss, now.rows);
+    step_.read_results(plan, step_.run(plan), results_);
+    sum.add(step_, results_, now.rows);
   }
   return sum;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,13 +34,20 @@ class FaultSearch {
   /// (with keep_batch) batches that were kept.
   void take_snapshot(const FitProgress& progress);
   bool is_snapshot_due() const { return interval_ > 0 && num_steps() >= interval_; }
-  /// Steps before the one after which one is due.
-  std::int64_t steps_before_snapshot() const {
-    return interval_ > 0 ? std::max<std::int64_t>(interval_ - 1 - num_steps(), 0)
+  /// Steps until one is due, at least 1.
+  std::int64_t steps_until_snapshot() const {
+    return interval_ > 0 ? std::max<std::int64_t>(interval_ - num_steps(), 1)
                          : std::numeric_limits<std::int64_t>::max();
   }
-  /// Records steps with the present rate. Allocates nothing after reserve().
-  void note_steps(std::size_t steps) { rates_.insert(rates_.end(), steps, step_.learning_rate()); }
+  /// Records steps with these rates, or with the present one. Allocates nothing after reserve().
+  void note_steps(std::size_t steps, std::span<const double> rates) {
+    if (rates.empty()) {
+      rates_.insert(rates_.end(), steps, step_.learning_rate());
+    } else {
+      rates_.insert(rates_.end(), rates.begin(),
+                    rates.begin() + static_cast<std::ptrdiff_t>(steps));
+    }
+  }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
   /// Names of the trained weights that no step since the snapshot has changed.
   std::vector<std::string> unchanged_weights() const { return snapshot_.unchanged_weights(); }
@@ -80,6 +88,7 @@ class FaultSearch {
   std::vector<double> rates_;       ///< per step since then
   std::vector<PreparedData> kept_;  ///< per step since then; empty: they are in the block
   std::int64_t kept_bytes_ = 0;
+  std::vector<double> results_;  ///< of one step
 };
 
 }  // namespace onnxgrad::train

@@ -40,9 +40,9 @@ class FitCheckpoints {
   bool open(const RowBlock*& block, StopFlag& stop);
 
   bool is_due_at_step() const { return steps_ > 0 && fit_.progress.step % steps_ == 0; }
-  /// Number of steps before the one that a checkpoint is due after.
-  std::int64_t steps_before_due() const {
-    return steps_ > 0 ? steps_ - 1 - fit_.progress.step % steps_ : kNever;
+  /// Number of steps until one is due.
+  std::int64_t steps_until_due() const {
+    return steps_ > 0 ? steps_ - fit_.progress.step % steps_ : kNever;
   }
   /// Called at the end of an epoch, after the callbacks, which may have changed the learning rate.
   void end_epoch(const EpochLog& log);

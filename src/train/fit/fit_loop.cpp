@@ -52,6 +52,9 @@ FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop, Hi
       rates_(options_, step_),
       report_({.step = step_, .options = options_, .progress = progress_, .history = history}) {
   history_ = {};
+  series_.width = step_.results().size();
+  series_.results.resize(kLongestSeries * series_.width);
+  series_.rates.resize(kLongestSeries);
   check_fit_options(options_);
   choose_fixed_batch(session, options_);
 }
@@ -254,98 +257,132 @@ bool FitLoop::run_block() {
   const std::int64_t batch_rows = block_->batch_rows;
   const std::int64_t rows = block_->rows;
   std::int64_t begin = progress_.row - progress_.block_first_row;
-  while (begin + batch_rows <= rows) {
-    const std::int64_t quiet = num_quiet_steps((rows - begin) / batch_rows);
-    const bool goes_on = quiet > 0 ? run_quiet_steps(begin, quiet) : run_batch(begin, batch_rows);
-    if (!goes_on) return false;
-    begin += std::max<std::int64_t>(quiet, 1) * batch_rows;
-  }
-  return options_.drop_last || begin >= rows || run_batch(begin, rows - begin);
+  const std::int64_t whole = (rows - begin) / batch_rows;
+  if (!run_steps(begin, batch_rows, whole)) return false;
+  begin += whole * batch_rows;
+  return options_.drop_last || begin >= rows || run_steps(begin, rows - begin, 1);
 }
 
-// Number of steps, of the next `most`, that only update the weights and add to the loss.
-std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
-  const bool is_watched = rates_.may_change() || options_.keep_step_losses || countdown_ > 0 ||
-                          losses_->skips() || options_.max_seconds > 0 || step_.has_log_results() ||
-                          step_.graph().ports.denominator.has_value() ||
-                          step_.workers().has_others();
-  if (is_watched) return 0;
-  if (options_.max_steps > 0) most = std::min(most, options_.max_steps - progress_.step);
-  most = std::min(most, checkpoints_->steps_before_due());
-  return losses_->steps_before_snapshot(most);
-}
-
-// Runs quiet steps as run_batch() does, in series as long as they are short.
-bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
-  const std::int64_t rows = block_->batch_rows;
-  const auto counted = static_cast<double>(rows);
-  const double share = step_.graph().is_mean ? counted : 1;
-  const bool in_series = step_.runs_series() && binder_.is_in_place(*block_);
+// Runs so many batches. False: training ends with one of them.
+bool FitLoop::run_steps(std::int64_t begin, std::int64_t rows, std::int64_t count) {
+  const bool in_series = count > 0 && binder_.makes_series(*block_, rows);
   while (count > 0) {
-    const std::int64_t most = std::min(count, in_series ? series_.steps : 1);
-    const std::span<const double> losses =
-        in_series ? run_series(begin, most) : run_step(binder_.bind(*block_, begin, rows), rows);
-    for (const double loss : losses) progress_.loss.add(loss, counted, share);
-    const double last = losses.back();
-    if (losses_->is_fault(last)) return losses_->handle_loss(last, block_);
-    if (stop_.flag().is_set()) return stop_.end();
-    const auto done = static_cast<std::int64_t>(losses.size());
-    count -= done;
-    begin += done * rows;
+    if (has_done_steps()) return false;
+    const Clock::time_point start = Clock::now();
+    const std::int64_t most = steps_until_due(count);
+    const std::span<const double> rates = next_rates(most);
+    const std::int64_t steps = rates.empty() ? most : std::ssize(rates);
+    const std::size_t done = in_series ? run_series(begin, rows, steps, rates)
+                                       : run_one_by_one(begin, rows, steps, rates);
+    choose_length(steps, seconds_since(start));
+    note_results(done, rows);
+    if (!end_steps(done, binder_.plan(*block_, rows))) return false;
+    count -= static_cast<std::int64_t>(done);
+    begin += static_cast<std::int64_t>(done) * rows;
   }
   return true;
 }
 
-// A series of batches takes some ten microseconds: then the stop flag is read.
-std::span<const double> FitLoop::run_series(std::int64_t begin, std::int64_t steps) {
-  const Clock::time_point start = Clock::now();
-  const runtime::StepSeries series = binder_.series(*block_, begin, steps);
-  const auto losses = count_steps(block_->batch_rows, [&] {
-    return step_.run_series(binder_.full_plan(), series, series_.losses);
-  });
-  const double seconds = seconds_since(start);
-  constexpr double kShort = 5e-5;
-  if (seconds > 2 * kShort) {
+// The stop flag is read after these steps: after some ten microseconds on the host, or where it
+// takes the host that long to look at a device, after some ten milliseconds.
+void FitLoop::choose_length(std::int64_t steps, double seconds) {
+  const double enough = binder_.is_on_host() ? 5e-5 : 2e-2;
+  if (seconds > 2 * enough) {
     series_.steps = std::max<std::int64_t>(steps / 2, 1);
-  } else if (seconds < kShort && steps == series_.steps) {
+  } else if (seconds < enough && steps == series_.steps) {
     series_.steps = std::min(2 * steps, static_cast<std::int64_t>(kLongestSeries));
   }
-  return losses;
 }
 
-std::span<const double> FitLoop::run_step(runtime::Execution& plan, std::int64_t rows) {
-  return count_steps(rows, [&]() -> std::size_t {
-    series_.losses[0] = step_.run(plan);
-    return 1;
+// Number of the next steps, at most `most`, of which only the last may have something due after it.
+std::int64_t FitLoop::steps_until_due(std::int64_t most) const {
+  most = std::min(most, series_.steps);
+  if (countdown_ > 0) most = std::min(most, countdown_);
+  if (options_.max_steps > 0) most = std::min(most, options_.max_steps - progress_.step);
+  // Workers decide together after each step. On the host, others of these cost more than their
+  // series would save.
+  const bool is_timed = options_.max_seconds > 0 || rates_.calls_function();
+  if (step_.workers().has_others() || (is_timed && binder_.is_on_host())) most = 1;
+  return losses_->steps_until_snapshot(std::min(most, checkpoints_->steps_until_due()));
+}
+
+// Empty: as before.
+std::span<const double> FitLoop::next_rates(std::int64_t steps) {
+  if (!rates_.may_change()) return {};
+  const auto rates = std::span(series_.rates).first(static_cast<std::size_t>(steps));
+  return rates.first(rates_.fill(progress_, rates));
+}
+
+std::size_t FitLoop::run_series(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                                std::span<const double> rates) {
+  runtime::StepSeries series = binder_.series(*block_, begin, rows, steps);
+  series.ends_at_fault = losses_->goes_back();
+  return count_steps(rows, rates, [&] {
+    return step_.run_series(binder_.plan(*block_, rows), series, rates, series_.results);
   });
 }
 
-// Runs steps of so many rows each; returns their losses.
+// Steps that are no series for the engine, each with its batch bound; up to a fault.
+std::size_t FitLoop::run_one_by_one(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                                    std::span<const double> rates) {
+  std::size_t done = 0;
+  try {
+    while (done < static_cast<std::size_t>(steps)) {
+      const auto place = static_cast<std::int64_t>(done);
+      runtime::Execution& plan = binder_.bind(*block_, begin + place * rows, rows);
+      if (!rates.empty()) step_.set_learning_rate(rates[done]);
+      stop_.begin_step();
+      const std::span<double> row = series_.of(done);
+      count_steps(rows, {}, [&]() -> std::size_t {
+        step_.read_results(plan, step_.run(plan), row);
+        return 1;
+      });
+      ++done;
+      if (losses_->is_fault(row[0])) break;
+    }
+  } catch (...) {
+    note_results(done, rows);
+    throw;
+  }
+  return done;
+}
+
+// Runs steps of so many rows each; returns their number.
 template <class F>
-std::span<const double> FitLoop::count_steps(std::int64_t rows, F&& run) {
+std::size_t FitLoop::count_steps(std::int64_t rows, std::span<const double> rates, F&& run) {
   progress_.is_inside_step = true;
   const std::size_t done = run();
   progress_.is_inside_step = false;
   progress_.step += static_cast<std::int64_t>(done);
   progress_.row += static_cast<std::int64_t>(done) * rows;
-  losses_->note_steps(done);
-  return std::span(series_.losses).first(done);
+  losses_->note_steps(done, rates);
+  return done;
 }
 
-// False: training ends with this step.
-bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
-  if (has_done_steps()) return false;
-  runtime::Execution& plan = binder_.bind(*block_, begin, rows);
-  rates_.set_rate(progress_);
-  stop_.begin_step();
-  const double loss = run_step(plan, rows).front();
-  if (options_.keep_step_losses) history_.step_losses.push_back(loss);
-  if (losses_->counts(loss)) progress_.loss.add(step_, plan, loss, rows);
-  if (losses_->is_fault(loss)) return losses_->handle_loss(loss, block_);
+void FitLoop::note_results(std::size_t steps, std::int64_t rows) {
+  for (std::size_t i = 0; options_.keep_step_losses && i < steps; ++i) {
+    history_.step_losses.push_back(series_.of(i)[0]);
+  }
+  if (series_.width == 1 && !losses_->skips()) {
+    const auto counted = static_cast<double>(rows);
+    const double share = step_.graph().is_mean ? counted : 1;
+    for (std::size_t i = 0; i < steps; ++i) progress_.loss.add(series_.results[i], counted, share);
+    return;
+  }
+  for (std::size_t i = 0; i < steps; ++i) {
+    const StepResults::Row results = series_.of(i);
+    if (losses_->counts(results[0])) progress_.loss.add(step_, results, rows);
+  }
+}
+
+// After steps, of which only the last may have ended with a fault. False: training ends.
+bool FitLoop::end_steps(std::size_t steps, const runtime::Execution& plan) {
+  const StepResults::Row last = series_.of(steps - 1);
+  if (losses_->is_fault(last[0])) return losses_->handle_loss(last[0], block_);
   if (stop_.ends_with_step(plan)) return false;
   const bool is_counted = countdown_ > 0;
-  if (is_counted) --countdown_;
-  if (is_counted && countdown_ == 0 && !call_step_callback(loss, plan)) return false;
+  if (is_counted) countdown_ -= static_cast<std::int64_t>(steps);
+  if (is_counted && countdown_ == 0 && !call_step_callback(last)) return false;
   if (checkpoints_->is_due_at_step()) {
     if (!losses_->check_state(block_)) return false;
     checkpoints_->save();
@@ -360,14 +397,14 @@ std::int64_t FitLoop::total_steps() const {
   return most > 0 && (of_epochs == 0 || most < of_epochs) ? most : of_epochs;
 }
 
-bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
+bool FitLoop::call_step_callback(StepResults::Row results) {
   countdown_ = options_.every_n_steps;
   if (!options_.on_step_end) return true;
   const StepLog log{.epoch = progress_.epoch,
                     .step = progress_.step,
                     .total_steps = total_steps(),
-                    .loss = loss,
-                    .grad_norm = step_.gradient_norm(plan)};
+                    .loss = results[0],
+                    .grad_norm = step_.results().gradient_norm(results)};
   return !options_.on_step_end(log) || stop_.note_callback();
 }
 

@@ -1,11 +1,12 @@
 #ifndef ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 #define ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "onnxgrad/trainer.h"
 #include "train/data/dataset.h"
@@ -22,17 +23,17 @@
 #include "train/session/session.h"
 
 // The epoch loop, independent of the source of rows (BatchFeed). Rows in memory are checked and
-// converted, and their plans compiled, before the first step; an epoch is then a loop over {bind,
-// run, read the loss}. Around it are the learning rates, the reports of epochs (validation, best
-// epoch), the policy for losses that are not finite, checkpoints, and what ends the fit. Start
-// reading at FitLoop::run.
+// converted, and their plans compiled, before the first step; an epoch is then a loop over series
+// of steps, as long as nothing is due between two of them and nobody waits for long. Around it are
+// the learning rates, the reports of epochs (validation, best epoch), the policy for losses that
+// are not finite, checkpoints, and what ends the fit. Start reading at FitLoop::run.
 
 namespace onnxgrad::train {
 
 class FitLoop {
  public:
   /// `history` is cleared. `stop` is checked after every step (short ones: after some ten
-  /// microseconds), and while waiting for rows.
+  /// microseconds, on a device other than the host milliseconds), and while waiting for rows.
   /// `source` outlives this.
   FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,
           History& history);
@@ -54,15 +55,20 @@ class FitLoop {
   bool run_blocks();
   bool begin_block(bool is_first);
   bool run_block();
-  bool run_batch(std::int64_t begin, std::int64_t rows);
-  std::int64_t num_quiet_steps(std::int64_t most) const;
-  bool run_quiet_steps(std::int64_t begin, std::int64_t count);
-  std::span<const double> run_series(std::int64_t begin, std::int64_t steps);
-  std::span<const double> run_step(runtime::Execution& plan, std::int64_t rows);
+  bool run_steps(std::int64_t begin, std::int64_t rows, std::int64_t count);
+  std::int64_t steps_until_due(std::int64_t most) const;
+  std::span<const double> next_rates(std::int64_t steps);
+  std::size_t run_series(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                         std::span<const double> rates);
+  std::size_t run_one_by_one(std::int64_t begin, std::int64_t rows, std::int64_t steps,
+                             std::span<const double> rates);
+  void choose_length(std::int64_t steps, double seconds);
   template <class F>
-  std::span<const double> count_steps(std::int64_t rows, F&& run);
+  std::size_t count_steps(std::int64_t rows, std::span<const double> rates, F&& run);
+  void note_results(std::size_t steps, std::int64_t rows);
+  bool end_steps(std::size_t steps, const runtime::Execution& plan);
   std::int64_t total_steps() const;
-  bool call_step_callback(double loss, const runtime::Execution& plan);
+  bool call_step_callback(StepResults::Row results);
   bool has_done_steps();
   void check_workers() const;
 
@@ -83,9 +89,15 @@ class FitLoop {
   std::optional<FitCheckpoints> checkpoints_;
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
+  /// Steps that are run together, and what they returned.
   struct Series {
-    std::int64_t steps = 1;  ///< steps of the next series
-    std::array<double, kLongestSeries> losses = {};
+    std::int64_t steps = 1;            ///< maximum of the next series
+    std::size_t width = 0;             ///< numbers of a step
+    std::vector<double> results = {};  ///< step after step
+    std::vector<double> rates = {};    ///< learning rates
+    std::span<double> of(std::size_t step) {
+      return std::span(results).subspan(step * width, width);
+    }
   };
   Series series_;
   std::int64_t countdown_ = 0;  ///< steps until the step callback

@@ -12,15 +12,16 @@ constexpr std::size_t kNoiseNumbers = 5;  // after them, if there are any
 
 }  // namespace
 
-void EpochLoss::add_log_results(const StepRunner& step, const runtime::Execution& plan,
-                                double share, double rows) {
-  target_sums_.resize(step.graph().target_losses.size());
-  for (std::size_t i = 0; i < target_sums_.size(); ++i) {
-    target_sums_[i] += share * step.target_loss(plan, i);
-  }
-  norm_sum_ += step.gradient_norm(plan).value_or(0);
-  if (!step.graph().ports.small_norm) return;
-  add_noise(step.small_norm(plan), step.large_norm(plan), step.graph().steps_per_update, rows);
+void EpochLoss::add_log_results(const StepRunner& step, StepResults::Row results, double share,
+                                double rows) {
+  const StepResults& of_step = step.results();
+  const StepResults::Row targets = of_step.target_losses(results);
+  target_sums_.resize(targets.size());
+  for (std::size_t i = 0; i < targets.size(); ++i) target_sums_[i] += share * targets[i];
+  norm_sum_ += of_step.gradient_norm(results).value_or(0);
+  const std::optional<double> small = of_step.small_norm(results);
+  if (!small) return;
+  add_noise(*small, of_step.large_norm(results).value_or(-1), step.graph().steps_per_update, rows);
 }
 
 // With b rows in a batch and B in an update, E|g_b|^2 = |G|^2 + tr(S) / b and the same for B: two

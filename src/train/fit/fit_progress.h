@@ -18,11 +18,11 @@ namespace onnxgrad::train {
 class EpochLoss {
  public:
   /// Adds a step that was run on this many rows.
-  void add(const StepRunner& step, const runtime::Execution& plan, double loss, std::int64_t rows) {
-    const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
+  void add(const StepRunner& step, StepResults::Row results, std::int64_t rows) {
+    const double counted = step.results().denominator(results).value_or(static_cast<double>(rows));
     const double share = step.graph().is_mean ? counted : 1;
-    add(loss, counted, share);
-    if (step.has_log_results()) add_log_results(step, plan, share, counted);
+    add(results[0], counted, share);
+    if (results.size() > 1) add_log_results(step, results, share, counted);
   }
   /// Adds a step whose loss counts `share` times, and `counted` times in the mean.
   void add(double loss, double counted, double share) {
@@ -46,8 +46,7 @@ class EpochLoss {
   bool set_state(const std::vector<double>& state, std::size_t num_targets);
 
  private:
-  void add_log_results(const StepRunner& step, const runtime::Execution& plan, double share,
-                       double rows);
+  void add_log_results(const StepRunner& step, StepResults::Row results, double share, double rows);
 
   /// Sums for the noise scale: of an update under way, then estimates of all.
   struct Noise {

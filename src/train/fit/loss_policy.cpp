@@ -34,7 +34,7 @@ bool waits_for_other(std::string name, const std::vector<std::string>& unchanged
 }  // namespace
 
 LossPolicy::LossPolicy(const Parts& fit) : fit_(fit) {
-  if (!goes_back(fit_.options.on_non_finite)) return;
+  if (!train::goes_back(fit_.options.on_non_finite)) return;
   const bool counts_steps = !fit_.feed.gives_single_batches();
   faults_.emplace(fit_.step, fit_.binder, counts_steps ? fit_.options.snapshot_every_steps : 0);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "onnxgrad/trainer.h"
@@ -38,15 +39,17 @@ class LossPolicy {
   /// Steps of this block can be repeated. False: the state is not finite, and training ends; this
   /// is so of all that follow.
   bool begin_block(const RowBlock& block, bool is_first);
-  /// Whether to look at each step: its update may be skipped.
+  /// Whether the update of a step whose loss is not finite is skipped.
   bool skips() const { return fit_.options.on_non_finite == OnNonFinite::kSkip; }
-  /// Number of the next steps, at most `most`, after which no snapshot is due.
-  std::int64_t steps_before_snapshot(std::int64_t most) const {
-    return faults_ ? std::min(most, faults_->steps_before_snapshot()) : most;
+  /// Whether it goes back to the state before a step whose loss is not finite.
+  bool goes_back() const { return faults_.has_value(); }
+  /// Number of the next steps, at most `most`, of which only the last may have a snapshot after it.
+  std::int64_t steps_until_snapshot(std::int64_t most) const {
+    return faults_ ? std::min(most, faults_->steps_until_snapshot()) : most;
   }
-  /// After steps with the present rate.
-  void note_steps(std::size_t steps) {
-    if (faults_) faults_->note_steps(steps);
+  /// After steps with these rates, or with the present one.
+  void note_steps(std::size_t steps, std::span<const double> rates) {
+    if (faults_) faults_->note_steps(steps, rates);
   }
   /// Whether the loss of a step counts in the epoch; counts the skipped step if not.
   bool counts(double loss) {

@@ -35,6 +35,27 @@ void RateSchedule::prepare(BatchFeed& feed, bool has_block, StopFlag& stop) {
   if (!resumed_state_.empty()) schedule_->load_state(resumed_state_);
 }
 
+std::size_t RateSchedule::fill(const FitProgress& progress, std::span<double> rates) {
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  if (!options_.learning_rate) {
+    for (std::size_t i = 0; i < rates.size(); ++i) {
+      const std::int64_t step = progress.step + static_cast<std::int64_t>(i);
+      rates[i] = schedule_->rate(step / updates_every_, progress.epoch - 1);
+    }
+    return rates.size();
+  }
+  for (std::size_t i = 0; i < rates.size(); ++i) {
+    try {
+      rates[i] = options_.learning_rate(progress.step + static_cast<std::int64_t>(i));
+    } catch (...) {
+      if (i == 0) throw;
+      thrown_ = std::current_exception();
+      return i;
+    }
+  }
+  return rates.size();
+}
+
 void RateSchedule::end_epoch(double monitored_loss, const FitProgress& progress) {
   if (schedule_) schedule_->end_epoch(monitored_loss, progress.step / updates_every_);
 }

@@ -1,7 +1,10 @@
 #ifndef ONNXGRAD_TRAIN_FIT_RATE_SCHEDULE_H_
 #define ONNXGRAD_TRAIN_FIT_RATE_SCHEDULE_H_
 
+#include <cstddef>
+#include <exception>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "onnxgrad/trainer.h"
@@ -22,15 +25,13 @@ class RateSchedule {
   /// size of batches used as they come. Throws: DataError (rows that cannot be counted).
   void prepare(BatchFeed& feed, bool has_block, StopFlag& stop);
   bool is_prepared() const { return !options_.schedule || schedule_.has_value(); }
-  /// Whether set_rate() does anything.
+  /// Whether steps have rates of their own: those of fill().
   bool may_change() const { return schedule_.has_value() || options_.learning_rate; }
-  /// Sets the learning rate of the next step.
-  void set_rate(const FitProgress& progress) {
-    if (schedule_) {
-      step_.set_learning_rate(schedule_->rate(progress.step / updates_every_, progress.epoch - 1));
-    }
-    if (options_.learning_rate) step_.set_learning_rate(options_.learning_rate(progress.step));
-  }
+  /// Whether a function of the user is called for each.
+  bool calls_function() const { return static_cast<bool>(options_.learning_rate); }
+  /// Writes the learning rates of the next steps; returns their number: if the user's function
+  /// throws, those before are run first, and the next call throws.
+  std::size_t fill(const FitProgress& progress, std::span<double> rates);
   void end_epoch(double monitored_loss, const FitProgress& progress);
   /// Restores the previous rate.
   void end_fit();
@@ -47,6 +48,7 @@ class RateSchedule {
   std::int64_t updates_every_;  ///< steps of an update
   double first_rate_;
   std::optional<ScheduleRun> schedule_;
+  std::exception_ptr thrown_;          ///< by the user's function, for a later step
   std::vector<double> resumed_state_;  ///< state to continue from, once the schedule is prepared
 };
 

@@ -24,7 +24,7 @@ using Link = std::shared_ptr<dist::Communicator>;
 constexpr double kDouble = 1e-12;
 
 /// CSV files with these numbers of rows; chunks of three or four rows are the pieces.
-class WorkerFiles : public train_test::WorkersTest {
+class WorkerFiles : public testing::Test {
  protected:
   void write(const std::vector<std::int64_t>& sizes) {
     paths_.clear();

@@ -24,7 +24,7 @@ using train_test::expect_near;
 using train_test::TemporaryFolder;
 using Case = train_test::WorkerCase;
 using Outcome = train_test::WorkerOutcome;
-class WorkersFit : public train_test::WorkersTest {};
+class WorkersFit : public testing::Test {};
 using Link = std::shared_ptr<dist::Communicator>;
 
 constexpr double kDouble = 1e-12;

@@ -61,9 +61,15 @@ ir::Model cut_teacher(const TeacherGraph& teacher, const std::vector<std::string
 class InputFinder {
  public:
   InputFinder(const TeacherGraph& teacher, const ir::Graph& student)
-      : teacher_(teacher),
-        all_(fed_inputs(*teacher.model->graph)),
-        students_(fed_inputs(student)) {}
+      : teacher_(teacher), all_(fed_inputs(*teacher.model->graph)), students_(fed_inputs(student)) {
+    for (const auto& [mine, students] : teacher.inputs) {
+      if (std::ranges::find(all_, mine, &Value::name) != all_.end()) continue;
+      throw ModelError({.what = teacher.name + " has no input '" + mine + "'",
+                        .where = {.value = mine},
+                        .detail = "Its inputs: " + base::quote_list(names_of_values(all_)) + ".",
+                        .hint = base::nearest_or(mine, names_of_values(all_))});
+    }
+  }
 
   Value* find(const Value& input) const {
     for (const auto& [mine, students] : teacher_.inputs) {

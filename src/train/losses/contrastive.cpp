@@ -158,7 +158,7 @@ void register_contrastive(LossTable& table) {
                      "temperature. a: [N, D], the embeddings of the rows; c: those of their "
                      "partners, of which row i's first is the right one: all others of the batch "
                      "are its negatives.",
-          .fields = {field("temperature", &InfoNce::temperature, kAboveZero),
+          .fields = {field("temperature", &InfoNce::temperature, kTemperature),
                      field("learn_temperature", &InfoNce::learn_temperature,
                            "Whether the temperature is trained, by its logarithm."),
                      field("symmetric", &InfoNce::symmetric,

@@ -65,7 +65,7 @@ void register_distillation(LossTable& table) {
                      "/ T). s, t: [N, C], the scores of a student and of its teacher before any "
                      "Softmax; with more axes, the mean over the positions of a row. With "
                      "teacher=, the teacher computes t.",
-          .fields = {field("temperature", &Distillation::temperature, kAboveZero, "T."),
+          .fields = {field("temperature", &Distillation::temperature, kTemperature, "T."),
                      field("probabilities", &Distillation::probabilities,
                            "Whether t are probabilities instead of scores."),
                      field("binary", &Distillation::binary,

@@ -119,7 +119,10 @@ void register_language(LossTable& table) {
           .names = {{"masked_lm", {}, {"seq2seq_lm"}}},
       });
   table.add<write_dpo>(
-      {.target = TargetKind::kNumbers, .scores = ScoreShape::kTokens, .takes_scores = true},
+      {.target = TargetKind::kNumbers,
+       .scores = ScoreShape::kTokens,
+       .takes_scores = true,
+       .rows = 2},
       Described<Dpo>{
           .type = "Dpo",
           .summary = "direct preference optimization",

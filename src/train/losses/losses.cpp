@@ -218,6 +218,8 @@ bool takes_scores(const LossFunction& function) {
   return user != nullptr ? user->takes_scores : kind_of(function).takes_scores;
 }
 
+std::int64_t rows_of_unit(const LossFunction& function) { return kind_of(function).rows; }
+
 bool compares_embeddings(const LossFunction& function) {
   return std::holds_alternative<InfoNce>(function) || std::holds_alternative<Triplet>(function) ||
          std::holds_alternative<CosineEmbedding>(function);

@@ -73,6 +73,10 @@ bool is_classification(const LossFunction& function, const ir::Value& scores);
 /// True if the function reads scores, and not the output of Softmax or Sigmoid.
 bool takes_scores(const LossFunction& function);
 
+/// Consecutive rows that the function compares, which no division of a batch separates: 2 for
+/// pairs.
+std::int64_t rows_of_unit(const LossFunction& function);
+
 /// True if targets are values from 0 to 1 where one column of scores would take class indices.
 bool has_soft_targets(const LossFunction& function);
 

@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_LOSSES_TABLE_H_
 
 #include <array>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <variant>
@@ -79,6 +80,7 @@ struct LossKind {
   TargetKind target = TargetKind::kNumbers;
   ScoreShape scores = ScoreShape::kAny;
   bool takes_scores = false;  ///< instead of the output of Softmax or Sigmoid
+  std::int64_t rows = 1;      ///< consecutive rows that it compares
   LossRule rule = nullptr;
 };
 

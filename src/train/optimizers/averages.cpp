@@ -29,7 +29,8 @@ std::vector<Field> common_fields() {
 std::vector<Field> exponential_fields() {
   std::vector<Field> fields{field("decay", &ExponentialAverage::decay, kBelowOne),
                             field("warm_up", &ExponentialAverage::warm_up,
-                                  "d = min(decay, (1 + n) / (10 + n)) after n averages.")};
+                                  "d = min(decay, (1 + n) / (10 + n)) after n averages, so that "
+                                  "a short training is averaged too; else d = decay.")};
   for (Field& one : common_fields<ExponentialAverage>()) fields.push_back(std::move(one));
   return fields;
 }
@@ -91,9 +92,10 @@ const DescriptionTable<WeightAverage>& average_rows() {
         .type = "ExponentialAverage",
         .python_name = "EMA",
         .summary = "Exponential moving average",
-        .source = "torch.optim.swa_utils: get_ema_multi_avg_fn",
+        .source = "TensorFlow: ExponentialMovingAverage with num_updates; without warm_up torch: "
+                  "get_ema_multi_avg_fn",
         .formula =
-            "a = d * a + (1 - d) * w with d = decay; the first update that counts, and those "
+            "a = d * a + (1 - d) * w with d up to decay; the first update that counts, and those "
             "before it, copy w.",
         .fields = exponential_fields(),
         .states = states,

@@ -393,6 +393,14 @@ std::vector<QuantizableLayer> quantizable_layers(ir::Model& file, const ir::Mode
     if ((options.layers.empty() || wanted[i]) && !excluded[i]) chosen.push_back(found[i]);
   }
   if (chosen.empty() && !has_quantized_weights(*file.graph)) {
+    const auto packed = std::ranges::find(file.graph->nodes, "MatMulNBits", &Node::op_type);
+    if (packed != file.graph->nodes.end()) {
+      throw ModelError({.what = "the layers of the model are packed already, as MatMulNBits, which "
+                                "quantize= leaves as they are",
+                        .where = {.node = (*packed)->name, .op_type = "MatMulNBits"},
+                        .hint = "Train adapters over them with lora=, or take the packed weights "
+                                "apart first: dequantize_weights(model)."});
+    }
     throw ModelError({.what = "the model has no layer to quantize",
                       .detail = "Quantized are Conv, ConvTranspose, Gemm and MatMul of the main "
                                 "graph that read a float32 or float64 initializer.",

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/memory_budget.h"
+#include "device/device_tensor.h"
 #include "train/graphs/outputs.h"
 #include "train/graphs/stop_gradient.h"
 #include "train/tools/engine.h"
@@ -29,7 +30,7 @@ NamedTensors ForwardBackward::Context::saved() const {
   if (data_ == nullptr) return result;
   for (std::size_t i = 0; i < data_->kept.size(); ++i) {
     if (!data_->kept[i].is_defined()) continue;
-    result.push_back({.name = (*data_->names)[i], .tensor = data_->kept[i]});
+    result.push_back({.name = (*data_->names)[i], .tensor = data_->kept[i].to_host()});
   }
   return result;
 }
@@ -62,14 +63,34 @@ SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
       options_(std::move(options)),
       backend_(backend_for(options_.engine)),
       sizes_(options_.engine.warn) {
+  // Passes read what others computed: one stream orders them.
+  if (!is_on_host()) backend_.options.stream = backend_.engine->device.make_stream();
   split(false);
   const base::MemoryBudgetScope scope(backend_.options.budget ? backend_.options.budget
                                                               : base::current_budget());
   weight_infos_ = split_.weights;
   weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
   for (const WeightInfo& weight : weight_infos_) {
-    weights_.push_back(source_.working->graph->find(weight.name)->initializer.clone());
+    weights_.push_back(placed(source_.working->graph->find(weight.name)->initializer));
   }
+}
+
+// A copy in the memory of the device.
+DeviceTensor SplitRunner::placed(const Tensor& tensor) const {
+  return is_on_host() ? DeviceTensor(tensor.clone())
+                      : device::copy_to(backend_.engine->device, tensor);
+}
+
+// Results share memory with feeds on the host.
+std::vector<DeviceTensor> SplitRunner::run(runtime::Executor& executor,
+                                           const std::vector<DeviceTensor>& feeds) const {
+  if (!is_on_host()) return executor.run_on_device(feeds);
+  std::vector<Tensor> on_host;
+  on_host.reserve(feeds.size());
+  for (const DeviceTensor& feed : feeds) on_host.push_back(feed.to_host());
+  std::vector<DeviceTensor> results;
+  for (Tensor& result : executor.run_keeping(on_host)) results.emplace_back(std::move(result));
+  return results;
 }
 
 void SplitRunner::split(bool repeat_cheap) {
@@ -131,7 +152,8 @@ void SplitRunner::make_executors() {
 }
 
 // The first pass that does not fit into the budget decides that cheap values are not saved.
-ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
+ForwardBackward::DeviceResult SplitRunner::forward(const NamedDeviceTensors& inputs,
+                                                   bool training) {
   if (!is_split_) split(repeats_cheap_);  // there was no memory for it
   if (!training || !backend_.options.fits_budget || repeats_cheap_ || !open_.empty()) {
     return run_forward(inputs, training);
@@ -148,37 +170,42 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
 void SplitRunner::prepare_backward(const Context::Data& data) {
   backward_->prepare_for(backward_feeds({}, data));
   std::int64_t bytes = 0;
-  for (const Tensor& weight : weights_) bytes += weight.size_bytes();
+  for (const DeviceTensor& weight : weights_) bytes += weight.size_bytes();
   for (const std::string& name : split_.gradient_inputs) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (inputs_[i].name == name) bytes += input_dims_[i].size_bytes(inputs_[i].dtype);
     }
   }
-  backend_.options.budget->reserve(bytes);
-  backend_.options.budget->release(bytes);
+  const auto budget = backend_.engine->device.budget(backend_.options.budget);
+  budget->reserve(bytes);
+  budget->release(bytes);
 }
 
-ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, bool training) {
+ForwardBackward::DeviceResult SplitRunner::run_forward(const NamedDeviceTensors& inputs,
+                                                       bool training) {
   runtime::Executor& executor = training ? *forward_ : *inference_;
   const std::span<const runtime::Port> ports = executor.inputs();
   const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs));
-  std::vector<Tensor> feeds;
-  for (const Tensor* tensor : ordered) feeds.push_back(*tensor);
+  std::vector<DeviceTensor> feeds;
+  for (const DeviceTensor* tensor : ordered) feeds.push_back(*tensor);
   feeds.insert(feeds.end(), weights_.begin(), weights_.end());
   executor.cells().step = passes_;
-  std::vector<Tensor> computed = executor.run_keeping(feeds);
+  std::vector<DeviceTensor> computed = run(executor, feeds);
   std::vector<Dims> dims;
-  for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
+  for (const DeviceTensor* tensor : ordered) dims.push_back(tensor->dims());
   sizes_.look_at(ports.first(split_.num_model_inputs), dims);
-  ForwardBackward::Result result;
+  ForwardBackward::DeviceResult result;
   const std::size_t num_outputs = split_.outputs.size();
   for (std::size_t i = 0; i < num_outputs; ++i) {
-    result.outputs.push_back(split_.outputs[i].finish(computed[i]));
+    const RunnableOutput& output = split_.outputs[i];
+    result.outputs.push_back(output.labels.is_defined()
+                                 ? DeviceTensor(output.finish(computed[i].to_host()))
+                                 : computed[i]);
   }
   if (!training) return result;
   const std::size_t num_statistics = split_.statistics.size();
-  std::vector<Tensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
-                                 computed.end());
+  std::vector<DeviceTensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
+                                       computed.end());
   auto data = std::make_shared<Context::Data>();
   data->names = names_;
   data->cells = executor.cells();
@@ -187,13 +214,13 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
     data->outputs.push_back({.dtype = computed[i].dtype(), .dims = computed[i].dims()});
   }
   for (std::size_t i = 0; i < feeds.size(); ++i) {
-    data->inputs.push_back(reads_input_[i] ? feeds[i] : Tensor());
+    data->inputs.push_back(reads_input_[i] ? feeds[i] : DeviceTensor());
   }
   for (std::size_t i = 0; i < computed.size(); ++i) {
-    data->kept.push_back(reads_output_[i] ? std::move(computed[i]) : Tensor());
+    data->kept.push_back(reads_output_[i] ? std::move(computed[i]) : DeviceTensor());
   }
   input_dims_.clear();
-  for (const Tensor& feed : feeds) input_dims_.push_back(feed.dims());
+  for (const DeviceTensor& feed : feeds) input_dims_.push_back(feed.dims());
   data->input_dims = input_dims_;
   if (backend_.options.fits_budget) prepare_backward(*data);
   result.context = Context(std::move(data));
@@ -214,12 +241,14 @@ void SplitRunner::check_open(const Context& context) const {
 }
 
 // The gradient of that output, zeros if there is none.
-Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t output,
-                                     const Context::Data& data) const {
+DeviceTensor SplitRunner::checked_gradient(std::span<const DeviceTensor> given, std::size_t output,
+                                           const Context::Data& data) const {
   const DataType dtype = data.outputs[output].dtype;
   const Dims& dims = data.outputs[output].dims;
-  if (output >= given.size() || !given[output].is_defined()) return Tensor::zeros(dtype, dims);
-  const Tensor& gradient = given[output];
+  if (output >= given.size() || !given[output].is_defined()) {
+    return DeviceTensor(Tensor::zeros(dtype, dims));
+  }
+  const DeviceTensor& gradient = given[output];
   if (gradient.dtype() == dtype && gradient.dims() == dims) return gradient;
   Problem problem{.what = fmt::format(
                       "the gradient of output '{}' is {}, expected {}", split_.outputs[output].name,
@@ -231,7 +260,7 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
 }
 
 // Gradients rely on one size for one name of a dimension.
-void SplitRunner::check_input_gradient(const Tensor& gradient, const std::string& name,
+void SplitRunner::check_input_gradient(const DeviceTensor& gradient, const std::string& name,
                                        const Context::Data& data) const {
   const auto input = std::ranges::find(inputs_, name, &ValueInfo::name);
   const Dims& dims = data.input_dims[static_cast<std::size_t>(input - inputs_.begin())];
@@ -246,8 +275,8 @@ void SplitRunner::check_input_gradient(const Tensor& gradient, const std::string
   throw because;
 }
 
-std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_gradients,
-                                                const Context::Data& data) const {
+std::vector<DeviceTensor> SplitRunner::backward_feeds(
+    std::span<const DeviceTensor> output_gradients, const Context::Data& data) const {
   if (output_gradients.size() > split_.outputs.size()) {
     throw DataError({.what = fmt::format("{} gradients were given for {} outputs",
                                          output_gradients.size(), split_.outputs.size()),
@@ -261,7 +290,7 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
                      .where = {.value = split_.outputs[i].name},
                      .hint = "Omit its gradient."});
   }
-  std::vector<Tensor> feeds;
+  std::vector<DeviceTensor> feeds;
   for (const BackwardInput& input : split_.backward_inputs) {
     switch (input.kind) {
       case BackwardInput::Kind::kOutputGradient:
@@ -278,20 +307,20 @@ std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_g
   return feeds;
 }
 
-ForwardBackward::Gradients SplitRunner::backward(std::span<const Tensor> output_gradients,
-                                                 const Context& context) {
+ForwardBackward::DeviceGradients SplitRunner::backward(
+    std::span<const DeviceTensor> output_gradients, const Context& context) {
   check_open(context);
   Context::Data& data = *context.data();
-  std::vector<Tensor> gradients;
+  std::vector<DeviceTensor> gradients;
   {
     const auto feeds = backward_feeds(output_gradients, data);
     backward_->cells() = data.cells;
-    gradients = backward_->run_keeping(feeds);
+    gradients = run(*backward_, feeds);
   }
   for (std::size_t i = 0; i < split_.gradient_inputs.size(); ++i) {
     check_input_gradient(gradients[split_.weights.size() + i], split_.gradient_inputs[i], data);
   }
-  ForwardBackward::Gradients result;
+  ForwardBackward::DeviceGradients result;
   std::size_t next = 0;
   for (const WeightInfo& weight : split_.weights) {
     result.weights.push_back({.name = weight.name, .tensor = std::move(gradients[next++])});
@@ -315,13 +344,13 @@ void SplitRunner::discard(const Context& context) {
 NamedTensors SplitRunner::weights() const {
   NamedTensors result;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    result.push_back({.name = weight_infos_[i].name, .tensor = weights_[i]});
+    result.push_back({.name = weight_infos_[i].name, .tensor = weights_[i].to_host()});
   }
   return result;
 }
 
 void SplitRunner::set_weights(const NamedTensors& weights) {
-  std::vector<Tensor> fresh = weights_;
+  std::vector<DeviceTensor> fresh = weights_;
   for (const auto& [name, tensor] : weights) {
     auto found = std::ranges::find(weight_infos_, name, &WeightInfo::name);
     if (found == weight_infos_.end()) {
@@ -344,7 +373,7 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
                         .where = {.value = name},
                         .hint = "Give it the type and shape that it has in the model."});
     }
-    fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
+    fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = placed(tensor);
   }
   weights_ = std::move(fresh);
 }
@@ -368,7 +397,7 @@ std::int64_t SplitRunner::bytes_of(const ir::Type& type) const {
 
 MemoryReport SplitRunner::memory() const {
   MemoryReport report;
-  for (const Tensor& weight : weights_) report.weights += weight.size_bytes();
+  for (const DeviceTensor& weight : weights_) report.weights += weight.size_bytes();
   for (const auto* executor : {&inference_, &forward_, &backward_}) {
     if (executor->has_value()) add_memory(report, **executor);
   }

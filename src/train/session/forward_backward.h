@@ -15,13 +15,14 @@
 
 namespace onnxgrad {
 
-/// The tensors of an open forward pass. Everything is shared: with the caller (inputs, outputs),
-/// with the ForwardBackward (weights), or owned only here (the block of saved tensors).
+/// The tensors of an open forward pass, in the memory of the device. Everything is shared: with the
+/// caller (inputs, outputs), with the ForwardBackward (weights), or owned only here (the block of
+/// saved tensors).
 struct ForwardBackward::Context::Data {
   /// Names of the forward graph's outputs; the object itself identifies its SplitRunner.
   std::shared_ptr<const std::vector<std::string>> names = {};
-  std::vector<Tensor> inputs = {};              ///< inputs of forward that backward reads
-  std::vector<Tensor> kept = {};                ///< outputs of forward that backward reads
+  std::vector<DeviceTensor> inputs = {};        ///< inputs of forward that backward reads
+  std::vector<DeviceTensor> kept = {};          ///< outputs of forward that backward reads
   std::vector<opdef::TensorDesc> outputs = {};  ///< outputs of the model
   std::vector<Dims> input_dims = {};            ///< shapes of the model's inputs
   std::size_t num_outputs = 0;                  ///< `kept` from here on is saved only for backward
@@ -38,9 +39,9 @@ class SplitRunner {
 
   SplitRunner(Source source, ForwardBackwardOptions options);
 
-  ForwardBackward::Result forward(const NamedTensors& inputs, bool training);
-  ForwardBackward::Gradients backward(std::span<const Tensor> output_gradients,
-                                      const Context& context);
+  ForwardBackward::DeviceResult forward(const NamedDeviceTensors& inputs, bool training);
+  ForwardBackward::DeviceGradients backward(std::span<const DeviceTensor> output_gradients,
+                                            const Context& context);
 
   const std::vector<Context>& contexts() const { return open_; }
   void discard(const Context& context);
@@ -57,16 +58,20 @@ class SplitRunner {
   // `repeat_cheap`: see SplitOptions.
   void split(bool repeat_cheap);
   void make_executors();
-  ForwardBackward::Result run_forward(const NamedTensors& inputs, bool training);
+  bool is_on_host() const { return backend_.engine->device.is_host(); }
+  std::vector<DeviceTensor> run(runtime::Executor& executor,
+                                const std::vector<DeviceTensor>& feeds) const;
+  DeviceTensor placed(const Tensor& tensor) const;
+  ForwardBackward::DeviceResult run_forward(const NamedDeviceTensors& inputs, bool training);
   // Prepares a backward pass. Throws: DeviceError, if it does not fit into the budget.
   void prepare_backward(const Context::Data& data);
   std::int64_t bytes_of(const ir::Type& type) const;
   void check_open(const Context& context) const;
-  std::vector<Tensor> backward_feeds(std::span<const Tensor> output_gradients,
-                                     const Context::Data& data) const;
-  Tensor checked_gradient(std::span<const Tensor> given, std::size_t output,
-                          const Context::Data& data) const;
-  void check_input_gradient(const Tensor& gradient, const std::string& name,
+  std::vector<DeviceTensor> backward_feeds(std::span<const DeviceTensor> output_gradients,
+                                           const Context::Data& data) const;
+  DeviceTensor checked_gradient(std::span<const DeviceTensor> given, std::size_t output,
+                                const Context::Data& data) const;
+  void check_input_gradient(const DeviceTensor& gradient, const std::string& name,
                             const Context::Data& data) const;
 
   Source source_;
@@ -80,8 +85,8 @@ class SplitRunner {
   std::optional<runtime::Executor> backward_;
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
-  std::vector<WeightInfo> weight_infos_;  // weights, then running statistics
-  std::vector<Tensor> weights_;
+  std::vector<WeightInfo> weight_infos_;                   // weights, then running statistics
+  std::vector<DeviceTensor> weights_;                      // in the memory of the device
   std::shared_ptr<const std::vector<std::string>> names_;  // see Context::Data
   std::vector<bool> reads_input_;   // per input of the forward graph: the backward graph reads it
   std::vector<bool> reads_output_;  // per output of the forward graph

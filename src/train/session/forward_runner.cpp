@@ -52,7 +52,7 @@ runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) {
 
 std::int64_t ForwardRunner::memory_bytes() const {
   const runtime::MemoryUse use = executor().memory();
-  return use.arena + use.constants + use.dynamic;
+  return use.arena + use.constants + use.dynamic + use.slots;
 }
 
 LossSums& LossSums::operator+=(const LossSums& other) {
@@ -80,11 +80,30 @@ Prediction::Prediction(const ir::Model& working, std::vector<RunnableOutput> out
                     step, backend),
       outputs_(std::move(outputs)) {}
 
+runtime::Execution& Prediction::run_plan(const NamedTensors& feeds,
+                                         std::span<const NamedDeviceTensor> on_device,
+                                         std::span<const std::string> ignored) {
+  const auto ordered = order_feeds(feeds, data_ports(), ignored);
+  runtime::Execution& plan = bind_all(*this, ordered, on_device);
+  plan.run();
+  return plan;
+}
+
+std::vector<DeviceTensor> Prediction::run_on_device(const PlacedFeeds& feeds,
+                                                    std::span<const std::string> ignored) {
+  runtime::Execution& plan = run_plan(feeds.all, feeds.on_device, ignored);
+  std::vector<DeviceTensor> results;
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    results.push_back(outputs_[i].labels.is_defined()
+                          ? DeviceTensor(outputs_[i].finish(tensor(plan, i)))
+                          : plan.output_on_device(i));
+  }
+  return results;
+}
+
 std::vector<Tensor> Prediction::run(const NamedTensors& feeds,
                                     std::span<const std::string> ignored) {
-  const auto ordered = order_feeds(feeds, data_ports(), ignored);
-  runtime::Execution& plan = bind_all(*this, ordered);
-  plan.run();
+  runtime::Execution& plan = run_plan(feeds, {}, ignored);
   std::vector<Tensor> results;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     results.push_back(outputs_[i].finish(tensor(plan, i)));

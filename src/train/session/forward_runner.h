@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "train/graphs/outputs.h"
+#include "train/session/placed_feeds.h"
 #include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
@@ -72,8 +73,15 @@ class Prediction : public ForwardRunner {
   /// Runs the graph and returns copies of the outputs, in order. Throws: DataError (unknown names,
   /// other dtypes).
   std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored);
+  /// The outputs in the memory of the device, perhaps not computed yet.
+  std::vector<DeviceTensor> run_on_device(const PlacedFeeds& feeds,
+                                          std::span<const std::string> ignored);
 
  private:
+  runtime::Execution& run_plan(const NamedTensors& feeds,
+                               std::span<const NamedDeviceTensor> on_device,
+                               std::span<const std::string> ignored);
+
   std::vector<RunnableOutput> outputs_;
 };
 

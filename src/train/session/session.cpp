@@ -110,6 +110,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       backend_(backend_for(options.engine)),
       workers_(options.workers.communicator),
       checks_(options.engine.warn) {
+  workers_.set_rows_of_unit(rows_of_unit(loss.function));
   if (workers_.has_others()) {
     if (training_ != nullptr) {
       throw OptionError({.what = "the training that the model's file describes cannot be shared "
@@ -117,10 +118,6 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                          .hint = kFileTrainingHint});
     }
     check_workers(options.workers, optimizer);
-    if (!backend_.engine->device.is_host()) {
-      throw DeviceError({.what = "several workers need the device 'cpu'",
-                         .hint = "Train on the CPU, or with one worker."});
-    }
   }
   charge_file();
   check_average(options.update, optimizer);
@@ -378,13 +375,13 @@ void Session::read_mixed_targets(bool wanted) {
   if (reads_mixed_targets_ != needs_change) change(reads_mixed_targets_, needs_change);
 }
 
-StepResult Session::step(const NamedTensors& feeds) {
+StepResult Session::step(const NamedTensors& feeds, OnDevice on_device) {
   expect_training();
   if (reads_mixed_targets_) read_mixed_targets(false);
   filler().expect_whole_batch(feeds);
-  if (texts_ != nullptr) return step_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)));
-  if (needs_fitting(*this, feeds)) return step_on(fit_feeds(*this, feeds));
-  return step_on(feeds);
+  if (texts_ != nullptr) return step_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)), {});
+  if (needs_fitting(*this, feeds)) return step_on(fit_feeds(*this, feeds), on_device);
+  return step_on(feeds, on_device);
 }
 
 // Tells the step which rows of the batch of all workers are this one's.
@@ -397,12 +394,12 @@ void Session::share_rows(std::int64_t rows) {
                   std::accumulate(all.begin(), all.end(), std::int64_t{0}));
 }
 
-StepResult Session::step_on(const NamedTensors& feeds) {
+StepResult Session::step_on(const NamedTensors& feeds, OnDevice on_device) {
   const auto ports = step_->data_ports();
   const NamedTensors filled = fills_batches_ ? filler().with_weights(feeds) : NamedTensors();
   const auto ordered = order_feeds(fills_batches_ ? filled : feeds, ports, values_.unused_inputs);
   checks_.check(checked_step(), ports, ordered);
-  runtime::Execution& plan = bind_all(*step_, ordered);
+  runtime::Execution& plan = bind_all(*step_, ordered, on_device);
   if (workers_.has_others()) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
   StepRunner::Results results = step_->run_with_results(plan);
   return {.loss = results.loss,
@@ -447,17 +444,19 @@ std::int64_t Session::steps() const {
   return step_->steps();
 }
 
-EvaluationResult Session::evaluate(const NamedTensors& feeds) {
-  if (texts_ != nullptr) return evaluate_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)));
-  if (needs_fitting(*this, feeds)) return evaluate_on(fit_feeds(*this, feeds));
-  return evaluate_on(feeds);
+EvaluationResult Session::evaluate(const NamedTensors& feeds, OnDevice on_device) {
+  if (texts_ != nullptr) {
+    return evaluate_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)), {});
+  }
+  if (needs_fitting(*this, feeds)) return evaluate_on(fit_feeds(*this, feeds), on_device);
+  return evaluate_on(feeds, on_device);
 }
 
-EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
+EvaluationResult Session::evaluate_on(const NamedTensors& feeds, OnDevice on_device) {
   if (const auto rows = filler().rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
   const NamedTensors filled = fills_batches_ ? filler().with_weights(feeds) : NamedTensors();
   std::int64_t rows = 0;
-  const LossSums sums = sums_on(fills_batches_ ? filled : feeds, rows);
+  const LossSums sums = sums_on(fills_batches_ ? filled : feeds, on_device, rows);
   return result_of(sums, rows);
 }
 
@@ -469,13 +468,13 @@ EvaluationResult Session::evaluate_parts(const NamedTensors& feeds, std::int64_t
   LossSums sums;
   std::int64_t batch_rows = 0;
   for (std::int64_t begin = 0; begin < rows; begin += fixed) {
-    sums += sums_on(filler.batch_of(weighted, begin, rows), batch_rows);
+    sums += sums_on(filler.batch_of(weighted, begin, rows), {}, batch_rows);
   }
   return result_of(sums, rows);
 }
 
 // `rows`: of the targets, or of the first input if the loss has none.
-LossSums Session::sums_on(const NamedTensors& feeds, std::int64_t& rows) {
+LossSums Session::sums_on(const NamedTensors& feeds, OnDevice on_device, std::int64_t& rows) {
   const auto evaluated = evaluation();
   const auto ports = evaluated->data_ports();
   const auto ordered = order_feeds(feeds, ports, values_.unused_inputs);
@@ -484,7 +483,7 @@ LossSums Session::sums_on(const NamedTensors& feeds, std::int64_t& rows) {
   }
   if (loss().target.name.empty() && !ordered.empty()) rows = rows_of(*ordered[0]);
   checks_.check(checked_step(), ports, ordered);
-  return evaluated->run(bind_all(*evaluated, ordered));
+  return evaluated->run(bind_all(*evaluated, ordered, on_device));
 }
 
 EvaluationResult Session::result_of(const LossSums& sums, std::int64_t rows) {
@@ -528,6 +527,10 @@ std::vector<Tensor> Session::predict_parts(const NamedTensors& feeds, std::int64
 
 std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
                                            std::span<const std::string> output_names) {
+  return prediction(output_names).run(encode_texts(texts_.get(), feeds), input_names());
+}
+
+Prediction& Session::prediction(std::span<const std::string> output_names) {
   constexpr std::size_t kMaxPredictions = 4;
   const std::vector<std::size_t> wanted = choose_outputs(values_.runnable, output_names);
   const auto known =
@@ -542,9 +545,13 @@ std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
         std::piecewise_construct, std::forward_as_tuple(wanted),
         std::forward_as_tuple(*source_.working, std::move(outputs), *step_, backend_));
   }
-  std::vector<std::string> input_names;
-  for (const ValueInfo& input : values_.inputs) input_names.push_back(input.name);
-  return predictions_.front().second.run(encode_texts(texts_.get(), feeds), input_names);
+  return predictions_.front().second;
+}
+
+std::vector<std::string> Session::input_names() const {
+  std::vector<std::string> names;
+  for (const ValueInfo& input : values_.inputs) names.push_back(input.name);
+  return names;
 }
 
 NamedTensors Session::state() const {
@@ -567,7 +574,9 @@ MemoryReport Session::memory() const {
       .file = source_.file.bytes == nullptr ? 0 : std::ssize(source_.file.bytes->memory())};
   add_memory(report, step_->executor());
   for (const WeightInfo& weight : graph().state_weights()) {
-    report.weights += weight_value(weight.name).size_bytes();
+    const auto& states = step_->executor().state();
+    const ir::Type& type = states[step_->state().find(weight.name).value()].type;
+    report.weights += type.fixed_dims().size_bytes(type.dtype);
   }
   report.optimizer_state = step_->state().bytes() - report.weights;
   if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();

@@ -17,6 +17,7 @@
 #include "train/session/batch_filler.h"
 #include "train/session/forward_runner.h"
 #include "train/session/label_form.h"
+#include "train/session/placed_feeds.h"
 #include "train/session/session_values.h"
 #include "train/session/step_runner.h"
 #include "train/tools/engine.h"
@@ -39,9 +40,16 @@ class Session {
   Session(const onnx_io::FileModel& file, std::shared_ptr<const FileTraining> training,
           const TrainingOptions& options);
 
-  StepResult step(const NamedTensors& feeds);
-  EvaluationResult evaluate(const NamedTensors& feeds);
+  StepResult step(const NamedTensors& feeds) { return step(feeds, {}); }
+  EvaluationResult evaluate(const NamedTensors& feeds) { return evaluate(feeds, {}); }
   std::vector<Tensor> predict(const NamedTensors& feeds, std::span<const std::string> output_names);
+
+  // With feeds in any memory (train/session/placed_feeds.cpp).
+
+  StepResult step(const NamedDeviceTensors& feeds);
+  EvaluationResult evaluate(const NamedDeviceTensors& feeds);
+  std::vector<DeviceTensor> predict_on_device(const NamedDeviceTensors& feeds,
+                                              std::span<const std::string> output_names);
 
   const std::vector<ValueInfo>& inputs() const { return values_.inputs; }
   const std::vector<ValueInfo>& outputs() const { return values_.outputs; }
@@ -161,12 +169,18 @@ class Session {
   void change_trained(TrainedSet set);
   template <class T>
   void change(T& option, T value);
-  StepResult step_on(const NamedTensors& feeds);
-  EvaluationResult evaluate_on(const NamedTensors& feeds);
-  LossSums sums_on(const NamedTensors& feeds, std::int64_t& rows);
+  using OnDevice = std::span<const NamedDeviceTensor>;  ///< see PlacedFeeds
+  PlacedFeeds place(const NamedDeviceTensors& feeds) const;
+  StepResult step(const NamedTensors& feeds, OnDevice on_device);
+  StepResult step_on(const NamedTensors& feeds, OnDevice on_device);
+  EvaluationResult evaluate(const NamedTensors& feeds, OnDevice on_device);
+  EvaluationResult evaluate_on(const NamedTensors& feeds, OnDevice on_device);
+  LossSums sums_on(const NamedTensors& feeds, OnDevice on_device, std::int64_t& rows);
   EvaluationResult result_of(const LossSums& sums, std::int64_t rows);
   std::vector<Tensor> predict_batch(const NamedTensors& feeds,
                                     std::span<const std::string> output_names);
+  Prediction& prediction(std::span<const std::string> output_names);
+  std::vector<std::string> input_names() const;
 
   Source source_;               ///< the working copy has numbers for texts
   BatchForm batch_;             ///< the model before texts are numbered

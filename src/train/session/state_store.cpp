@@ -63,7 +63,15 @@ std::optional<std::size_t> StateStore::find(const std::string& name) const {
 }
 
 void StateStore::load(const NamedTensors& state) {
-  NamedTensors places = read();
+  NamedTensors places;  // of states only types and shapes
+  for (const runtime::Port& state : executor_.state()) {
+    places.push_back({.name = state.name,
+                      .tensor = Tensor::view(state.type.dtype, state.type.fixed_dims(),
+                                             /*data=*/nullptr, /*owner=*/nullptr)});
+  }
+  if (solver_ != nullptr) {
+    places.insert(places.end(), solver_->state().begin(), solver_->state().end());
+  }
   std::vector<const Tensor*> ordered(places.size(), nullptr);
   for (const NamedTensor& entry : state) {
     const auto found = std::ranges::find(places, entry.name, &NamedTensor::name);

@@ -26,6 +26,7 @@ StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const Backend& backe
                        Workers& workers, const std::optional<OuterStep::Options>& outer)
     : Runner(graph.model, with_collectives(backend, workers)),
       graph_(std::move(graph)),
+      results_(graph_.ports),
       backend_(backend),
       workers_(workers),
       lbfgs_(lbfgs == nullptr ? nullptr : std::make_unique<LbfgsStep>(*lbfgs, executor(), graph_)),
@@ -117,18 +118,31 @@ StepRunner::Results StepRunner::run_with_results(Execution& plan) {
 }
 
 std::size_t StepRunner::run_series(Execution& plan, runtime::StepSeries series,
-                                   std::span<double> losses) {
+                                   std::span<const double> rates, std::span<double> results) {
   ONNXGRAD_ASSERT(runs_series());
-  struct StepCount {
-    explicit StepCount(StepRunner& counted) : runner(counted) {}
-    ~StepCount() { runner.steps_ = static_cast<std::int64_t>(runner.executor().cells().step); }
-    StepCount(const StepCount&) = delete;
-    StepCount& operator=(const StepCount&) = delete;
-    StepRunner& runner;
+  series.results = results_.outputs();
+  if (!rates.empty() && !graph_.learning_rate.empty()) {
+    const bool is_double = graph_.learning_rate_dtype == DataType::kFloat64;
+    series.scalar = {.number = data_ports().size(),
+                     .dtype = graph_.learning_rate_dtype,
+                     .bound = is_double ? reinterpret_cast<std::byte*>(&rate_double_)
+                                        : reinterpret_cast<std::byte*>(&rate_float_),
+                     .values = rates};
+  }
+  const std::uint64_t first = executor().cells().step;
+  // Also if a step throws: its rate is the last one.
+  const auto end_after = [&](std::size_t last) {
+    steps_ = static_cast<std::int64_t>(executor().cells().step);
+    if (!rates.empty()) set_learning_rate(rates[std::min(last, rates.size() - 1)]);
   };
-  const StepCount count{*this};  // also if a step throws
-  series.result = graph_.ports.loss;
-  return plan.run_series(series, losses);
+  try {
+    const std::size_t done = plan.run_series(series, results);
+    end_after(done - 1);
+    return done;
+  } catch (...) {
+    end_after(executor().cells().step - first);
+    throw;
+  }
 }
 
 std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& plan) {

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 #define ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/losses.h"
 #include "train/graphs/training_graph.h"
 #include "train/session/lbfgs_step.h"
 #include "train/session/state_store.h"
+#include "train/session/step_results.h"
 #include "train/tools/engine.h"
 #include "train/tools/workers.h"
 
@@ -59,14 +62,24 @@ class Runner {
   std::size_t num_data_ports_;
 };
 
-/// Prepares the plan of a runner for these tensors (order of data_ports()), and binds them.
+/// Prepares the plan of a runner for these tensors (order of data_ports()), and binds them, or
+/// those of `on_device` with the names of the ports: see PlacedFeeds.
 template <class AnyRunner>
-runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors) {
+runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors,
+                             std::span<const NamedDeviceTensor> on_device = {}) {
   std::vector<Dims> dims;
   dims.reserve(tensors.size());
   for (const Tensor* tensor : tensors) dims.push_back(tensor->dims());
   runtime::Execution& plan = runner.prepare(dims);
-  for (std::size_t i = 0; i < tensors.size(); ++i) runner.bind(plan, i, tensors[i]->raw());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = runner.data_ports()[i].name;
+    const auto found = std::ranges::find(on_device, name, &NamedDeviceTensor::name);
+    if (found == on_device.end()) {
+      runner.bind(plan, i, tensors[i]->raw());
+    } else {
+      runner.executor().bind(plan, i, found->tensor);
+    }
+  }
   return plan;
 }
 
@@ -140,9 +153,10 @@ class StepRunner : public Runner {
   Results run_with_results(runtime::Execution& plan);
   /// Whether steps are nothing but runs of the graph, which can be a series.
   bool runs_series() const { return !lbfgs_ && !workers_.has_others(); }
-  /// Such steps with the loss of each; see Execution::run_series.
+  /// Such steps, with a row of results() for each, and a learning rate for each if there are any
+  /// `rates`; see Execution::run_series. The learning rate is that of the last step then.
   std::size_t run_series(runtime::Execution& plan, runtime::StepSeries series,
-                         std::span<double> losses);
+                         std::span<const double> rates, std::span<double> results);
   /// See Execution::run_until_non_finite.
   std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
   /// A copy of the step and its state with one kernel per node, to find where a fault begins.
@@ -150,28 +164,19 @@ class StepRunner : public Runner {
   /// The last prepared plan, one line per kernel; empty before the first.
   std::string plan_summary() const;
 
+  const StepResults& results() const { return results_; }
+  /// Writes the results of the last run of a plan, with this loss.
+  void read_results(const runtime::Execution& plan, double loss, std::span<double> row) const {
+    row[0] = loss;
+    const std::span<const std::size_t> outputs = results_.outputs();
+    for (std::size_t i = 1; i < outputs.size(); ++i) row[i] = scalar(plan, outputs[i]);
+  }
   /// The divisor of the loss, if that is not the number of rows.
   std::optional<double> denominator(const runtime::Execution& plan) const {
     if (!graph_.ports.denominator) return std::nullopt;
     return scalar(plan, *graph_.ports.denominator);
   }
-  /// Value of the i-th of StepGraph::target_losses.
-  double target_loss(const runtime::Execution& plan, std::size_t i) const {
-    return scalar(plan, graph_.ports.target_losses[i]);
-  }
   std::optional<double> gradient_norm(const runtime::Execution& plan) const;
-  /// See StepPorts.
-  double small_norm(const runtime::Execution& plan) const {
-    return scalar(plan, *graph_.ports.small_norm);
-  }
-  double large_norm(const runtime::Execution& plan) const {
-    return scalar(plan, *graph_.ports.large_norm);
-  }
-  /// Whether a step computes target losses or norms of gradients.
-  bool has_log_results() const {
-    return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm ||
-           graph_.ports.small_norm;
-  }
 
   StateStore& state() { return state_; }
   const StateStore& state() const { return state_; }
@@ -189,6 +194,7 @@ class StepRunner : public Runner {
   void check_class_columns(const std::vector<Dims>& dims) const;
 
   StepGraph graph_;
+  StepResults results_;
   Backend backend_;
   Workers& workers_;
   std::unique_ptr<LbfgsStep> lbfgs_;  ///< nullptr: a step is one run of the graph

@@ -17,19 +17,10 @@
 #include "dist/testing/threads.h"
 #include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
-#include "train/tools/devices.h"
 
 // Trainings by several workers, as threads of this process, beside the same one by one worker.
 
 namespace onnxgrad::train_test {
-
-/// Workers exchange what is in host memory.
-class WorkersTest : public testing::Test {
- protected:
-  void SetUp() override {
-    if (!train::engine_on("")->device.is_host()) GTEST_SKIP() << "the device is not the CPU";
-  }
-};
 
 /// A model, its rows, and the options of its training.
 struct WorkerCase {

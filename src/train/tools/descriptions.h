@@ -26,6 +26,8 @@ namespace onnxgrad::train {
 inline constexpr NumberRange kAnyNumber{};
 inline constexpr NumberRange kAtLeastZero{.minimum = 0};
 inline constexpr NumberRange kAboveZero{.minimum = 0, .is_open = true};
+/// Divisors of scores: their reciprocals, and the squares of these, are far from overflow.
+inline constexpr NumberRange kTemperature{.minimum = 1e-3, .below = 1e4};
 inline constexpr NumberRange kBelowOne{.minimum = 0, .below = 1};
 inline constexpr NumberRange kAtLeastOne{.minimum = 1};
 

@@ -97,6 +97,17 @@ class DeviceTable {
     return known();
   }
 
+  device::Device* in_use(DlpackDevice memory) {
+    const std::scoped_lock lock(mutex_);
+    for (const Installed& installed : installed_) {
+      for (const auto& [index, engine] : installed.engines) {
+        const bool is_there = engine != nullptr && !engine->device.is_host();
+        if (is_there && engine->device.dlpack_device() == memory) return &engine->device;
+      }
+    }
+    return nullptr;
+  }
+
   std::shared_ptr<const runtime::Engine> engine(std::string_view device) {
     if (device == "cpu") return {std::shared_ptr<const void>(), &cpu_engine()};
     const std::scoped_lock lock(mutex_);
@@ -246,6 +257,8 @@ std::shared_ptr<const runtime::Engine> engine_on(std::string_view device) {
   const std::string wanted = variable("ONNXGRAD_DEVICE");
   return table().engine(wanted.empty() ? "cpu" : wanted);
 }
+
+device::Device* device_in_use(DlpackDevice memory) { return table().in_use(memory); }
 
 void install_device(const device::DevicePlugin& plugin, std::string_view origin) {
   table().install(plugin, origin);

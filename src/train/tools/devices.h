@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/device.h"
 #include "device/plugin.h"
 #include "onnxgrad/devices.h"
 #include "runtime/engine.h"
@@ -18,6 +19,10 @@ namespace onnxgrad::train {
 /// is first asked for, and lives as long as the process. Throws: DeviceError (no such device, with
 /// those that are there). Thread-safe.
 std::shared_ptr<const runtime::Engine> engine_on(std::string_view device);
+
+/// The device with this memory, if engine_on() has made it, and it is not the host; else nullptr.
+/// Thread-safe.
+device::Device* device_in_use(DlpackDevice memory);
 
 /// Adds the devices of a plugin that is part of the program. Throws: see load_device_plugin().
 void install_device(const device::DevicePlugin& plugin, std::string_view origin = "built in");

@@ -79,9 +79,11 @@ int thread_count(const EngineOptions& options) {
 
 void add_memory(MemoryReport& report, const runtime::Executor& executor) {
   const runtime::MemoryUse use = executor.memory();
-  report.activations += use.arena - use.scratch + use.blocks;
+  report.device = executor.device().name();
+  report.activations += use.arena - use.scratch + use.blocks + use.slots;
   report.scratch += use.scratch;
   report.constants += use.constants;
+  report.host += use.on_host;
   report.dynamic += use.dynamic;
   report.recomputed_values += use.recomputed_values;
   report.recomputed_bytes += use.recomputed_bytes;

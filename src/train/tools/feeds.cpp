@@ -17,10 +17,13 @@ std::vector<std::string> names_of(std::span<const Port> ports) {
   return names;
 }
 
-std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<const Port> ports,
+namespace {
+
+template <class AnyTensor, class Named>
+std::vector<const AnyTensor*> in_order(const Named& feeds, std::span<const Port> ports,
                                        std::span<const std::string> ignored) {
-  std::vector<const Tensor*> ordered(ports.size(), nullptr);
-  for (const NamedTensor& feed : feeds) {
+  std::vector<const AnyTensor*> ordered(ports.size(), nullptr);
+  for (const auto& feed : feeds) {
     const auto port = std::ranges::find(ports, feed.name, &Port::name);
     if (port == ports.end()) {
       if (std::ranges::find(ignored, feed.name) != ignored.end()) continue;
@@ -60,6 +63,19 @@ std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<cons
                      .hint = "Feed an array with this name."});
   }
   return ordered;
+}
+
+}  // namespace
+
+std::vector<const Tensor*> order_feeds(const NamedTensors& feeds, std::span<const Port> ports,
+                                       std::span<const std::string> ignored) {
+  return in_order<Tensor>(feeds, ports, ignored);
+}
+
+std::vector<const DeviceTensor*> order_feeds(const NamedDeviceTensors& feeds,
+                                             std::span<const Port> ports,
+                                             std::span<const std::string> ignored) {
+  return in_order<DeviceTensor>(feeds, ports, ignored);
 }
 
 }  // namespace onnxgrad::train

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/weights.h"
 #include "runtime/execution.h"
 
@@ -15,6 +16,10 @@ namespace onnxgrad::train {
 std::vector<const Tensor*> order_feeds(const NamedTensors& feeds,
                                        std::span<const runtime::Port> ports,
                                        std::span<const std::string> ignored = {});
+
+std::vector<const DeviceTensor*> order_feeds(const NamedDeviceTensors& feeds,
+                                             std::span<const runtime::Port> ports,
+                                             std::span<const std::string> ignored = {});
 
 std::vector<std::string> names_of(std::span<const runtime::Port> ports);
 

@@ -47,8 +47,10 @@ bool glob_match(std::string_view pattern, const WeightNames& names) {
 std::vector<std::string> all_names(std::span<const WeightNames> weights) {
   std::vector<std::string> names;
   for (const WeightNames& weight : weights) {
-    names.push_back(weight.name);
-    names.insert(names.end(), weight.aliases.begin(), weight.aliases.end());
+    if (!weight.name.empty()) names.push_back(weight.name);
+    for (const std::string& alias : weight.aliases) {
+      if (!alias.empty()) names.push_back(alias);
+    }
   }
   return names;
 }

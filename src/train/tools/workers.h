@@ -45,8 +45,13 @@ class Workers final : public opdef::Collectives {
   dist::Communicator& communicator() const { return *communicator_; }
   const std::shared_ptr<dist::Communicator>& shared() const { return communicator_; }
   RowSlice slice_of(std::int64_t rows) const {
-    return has_others() ? train::slice_of(rows, rank_, size_) : RowSlice{.rows = rows};
+    if (!has_others()) return {.rows = rows};
+    const RowSlice units = train::slice_of(rows / rows_of_unit_, rank_, size_);
+    return {.first = units.first * rows_of_unit_, .rows = units.rows * rows_of_unit_};
   }
+  /// Lets slices consist of units of so many consecutive rows, which batches consist of too.
+  void set_rows_of_unit(std::int64_t rows) { rows_of_unit_ = rows; }
+  std::int64_t rows_of_unit() const { return rows_of_unit_; }
 
   void start(std::size_t number, const Elements& elements) override;
   void wait(std::size_t number) override;
@@ -91,6 +96,7 @@ class Workers final : public opdef::Collectives {
   std::shared_ptr<dist::Communicator> communicator_;
   int rank_;
   int size_;
+  std::int64_t rows_of_unit_ = 1;
   std::vector<Prepared> prepared_;  ///< by number
 };
 

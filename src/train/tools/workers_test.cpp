@@ -19,7 +19,7 @@ using train_test::expect_near;
 using train_test::train_by;
 using Case = train_test::WorkerCase;
 using Outcome = train_test::WorkerOutcome;
-class Workers : public train_test::WorkersTest {};
+class Workers : public testing::Test {};
 
 FitOptions two_epochs(std::int64_t batch = 8) {
   return {.epochs = 2, .batch_size = batch, .seed = 3};

@@ -89,9 +89,8 @@ void join_one_vs_rest(ir::Model& file) {
                               classifiers.front()->floats_attribute("coefficients").size()));
       if (fits) classifiers.push_back(classifier);
     }
-    if (classifiers.size() > 1 && classifiers.size() == node->inputs.size()) {
-      join(*node, classifiers);
-    }
+    const bool are_all = !classifiers.empty() && classifiers.size() == node->inputs.size();
+    if (are_all) join(*node, classifiers);
   }
 }
 

@@ -6,8 +6,8 @@
 namespace onnxgrad::train {
 
 /// Joins the classifiers of scikit-learn's OneVsRestClassifier, one of two classes for each class
-/// of the data: a Concat of the second columns of several logistic LinearClassifiers of one input
-/// becomes a LinearRegressor and a Sigmoid, which compute the same.
+/// of the data, or one for two classes: a Concat of the second columns of logistic
+/// LinearClassifiers of one input becomes a LinearRegressor and a Sigmoid, which compute the same.
 void join_one_vs_rest(ir::Model& file);
 
 }  // namespace onnxgrad::train

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/philox.h"
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
@@ -20,6 +19,7 @@
 #include "train/transfer/one_vs_rest.h"
 #include "train/transfer/score_layers.h"
 #include "train/transfer/width_change.h"
+#include "train/weights/initialize.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -294,27 +294,29 @@ class LayerWriter {
   // Uniform as InitScheme::kGlorotUniform: the weights are no tensors that could be drawn later.
   void write_attributes(const ScoreLayer& layer) {
     Node& node = *layer.nodes.front();
-    const auto rows = static_cast<std::size_t>(options_.classes);
-    const auto inputs = static_cast<std::size_t>(layer.inputs);
     const bool is_classifier = layer.kind == Kind::kClassifier;
+    const std::int64_t width = is_classifier ? options_.classes : change_.new_width();
+    const auto rows = static_cast<std::size_t>(width);
+    const auto inputs = static_cast<std::size_t>(layer.inputs);
     const bool is_logistic = node.string_attribute("post_transform", "NONE") == "LOGISTIC";
     // Two classes of one score, as scikit-learn has them: opposite rows.
     const bool is_pair = is_classifier && rows == 2 && layer.outputs == 2;
-    base::PhiloxStream stream(options_.seed, base::RandomUse::kWeights, 0);
-    const double width = options_.scheme == InitScheme::kZeros
-                             ? 0
-                             : std::sqrt(6.0 / static_cast<double>(inputs + rows));
-    std::vector<float> coefficients(rows * inputs);
-    for (float& number : coefficients) {
-      number = static_cast<float>(width * (2 * stream.uniform() - 1));
+    Distribution distribution;
+    if (options_.scheme != InitScheme::kZeros) {
+      distribution = {Distribution::Kind::kUniform,
+                      std::sqrt(6.0 / static_cast<double>(inputs + rows))};
     }
+    const Dims dims{static_cast<std::int64_t>(rows * inputs)};
+    const Tensor drawn = draw(distribution, DataType::kFloat32, dims, options_.seed, 0);
+    const auto numbers = drawn.data<float>();
+    std::vector<float> coefficients(numbers.begin(), numbers.end());
     for (std::size_t i = 0; is_pair && i < inputs; ++i) coefficients[i] = -coefficients[inputs + i];
     node.set_attribute("coefficients", std::move(coefficients));
     if (!node.floats_attribute("intercepts").empty()) {
       node.set_attribute("intercepts", std::vector<float>(rows, 0.0F));
     }
     if (!is_classifier) {
-      node.set_attribute("targets", options_.classes);
+      node.set_attribute("targets", width);
       return;
     }
     if (is_logistic && layer.outputs == 2 && rows > 2) {
@@ -418,6 +420,7 @@ std::vector<std::string> replace_heads(ir::Model& file, const ir::Model& working
 Value* head_input(ir::Model& file, const ir::Model& working) {
   constexpr std::int64_t kAny = 3;  // classes: nothing is changed
   const HeadOptions options{.classes = kAny};
+  join_one_vs_rest(file);
   const std::vector<ScoreLayer> layers = find_score_layers(file, working);
   HeadFinder finder(file, working, layers, options);
   const std::vector<ClassHead*> chosen =

@@ -28,6 +28,7 @@ struct Carried {
   std::int64_t rank = 0;        ///< of the value
   bool is_label = false;        ///< labels of the file's list of classes
   bool is_squashed = false;     ///< behind a Sigmoid
+  bool is_second = false;       ///< took the place of the second of two columns
   ir::Value* scores = nullptr;  ///< the value before the Sigmoid, if that has one column
 };
 

@@ -243,6 +243,15 @@ std::string pass_concat(Node& node, WidthChange& change) {
   if (axis == state.axis) {
     if (node.inputs.size() == 1) return width_rules::pass_same(node, change);
     if (node.inputs.size() == 2 && change.old_width() == 1) return pass_two_columns(node, change);
+    if (node.inputs.size() == 2 && state.is_second) {  // [1 - p, p]
+      change.edit([&node] {
+        node.inputs.erase(node.inputs.begin());
+        node.op_type = "Identity";
+        node.attributes.clear();
+      });
+      change.carry(node.output(0), state);
+      return "";
+    }
     return refuse(node, "puts it beside other columns");
   }
   change.carry(node.output(0), state);
@@ -251,7 +260,7 @@ std::string pass_concat(Node& node, WidthChange& change) {
 
 std::string pass_slice(Node& node, WidthChange& change) {
   if (change.find(node.input(0)) == nullptr) return refuse(node, "takes positions from it");
-  const Carried state = *change.find(node.input(0));
+  Carried state = *change.find(node.input(0));
   if (!state.has_classes) return carry_rest(node, change, state.is_label);
   Integers axes =
       node.input(3) != nullptr ? integers_of(node.input(3)) : node.ints_attribute("axes");
@@ -260,8 +269,22 @@ std::string pass_slice(Node& node, WidthChange& change) {
   const bool is_of_classes = std::ranges::any_of(
       axes, [&](std::int64_t axis) { return positive(axis, state.rank) == state.axis; });
   if (!is_of_classes) return width_rules::pass_same(node, change);
-  return change.keeps_width() ? carry_rest(node, change)
-                              : refuse(node, "takes some of its columns");
+  if (change.keeps_width()) return carry_rest(node, change);
+  // The probability of the second of two classes: those of all classes take its place.
+  const bool is_second = change.old_width() == 2 && change.classes() > 2 && axes.size() == 1 &&
+                         integers_of(node.input(1)) == Integers{1} &&
+                         integers_of(node.input(2)) == Integers{2};
+  if (!is_second) return refuse(node, "takes some of its columns");
+  change.edit([&node, &change] {
+    for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != nullptr) change.drop(node.inputs[i]);
+    }
+    node.op_type = "Identity";
+    node.inputs.resize(1);
+  });
+  state.is_second = true;
+  change.carry(node.output(0), state);
+  return "";
 }
 
 // Constant list of labels at the number of a class.

@@ -43,12 +43,6 @@ struct Layer {
   bool before_sigmoid = false;  ///< the layer's activation, for scikit-learn's bound
 };
 
-struct Distribution {
-  enum class Kind { kUniform, kNormal, kConstant };
-  Kind kind = Kind::kConstant;
-  double width = 0;  ///< half the interval, the deviation, or the constant
-};
-
 // The node that computes `value`, before those that pass its elements on; nullptr: an input.
 const Node* source_of(const Value* value, const ir::NodeTest& passes) {
   value = ir::look_through(value, passes);
@@ -260,16 +254,19 @@ Distribution choose(InitScheme scheme, const Layer& layer) {
   return constant(0);
 }
 
-Tensor draw(const Distribution& distribution, DataType dtype, const Dims& dims,
-            base::PhiloxStream stream) {
+}  // namespace
+
+Tensor draw(const Distribution& distribution, DataType dtype, const Dims& dims, std::uint64_t seed,
+            std::uint32_t stream) {
+  base::PhiloxStream random(seed, base::RandomUse::kWeights, stream);
   Tensor numbers = Tensor::empty(DataType::kFloat64, dims);
   for (double& number : numbers.mutable_data<double>()) {
     switch (distribution.kind) {
       case Distribution::Kind::kUniform:
-        number = distribution.width * (2 * stream.uniform() - 1);
+        number = distribution.width * (2 * random.uniform() - 1);
         break;
       case Distribution::Kind::kNormal:
-        number = distribution.width * stream.normal();
+        number = distribution.width * random.normal();
         break;
       case Distribution::Kind::kConstant:
         number = distribution.width;
@@ -278,8 +275,6 @@ Tensor draw(const Distribution& distribution, DataType dtype, const Dims& dims,
   }
   return numbers.cast(dtype);
 }
-
-}  // namespace
 
 NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& registry,
                           const InitializeOptions& options) {
@@ -295,10 +290,8 @@ NamedTensors draw_weights(const ir::Model& working, const opdef::OpRegistry& reg
     const Layer layer = layer_of(weight, activations);
     if (layer.role == LayerRole::kFactor) continue;
     const Distribution distribution = choose(options.scheme, layer);
-    drawn.push_back(
-        {.name = weight.value->name,
-         .tensor = draw(distribution, old.dtype(), old.dims(),
-                        base::PhiloxStream(options.seed, base::RandomUse::kWeights, stream))});
+    drawn.push_back({.name = weight.value->name,
+                     .tensor = draw(distribution, old.dtype(), old.dims(), options.seed, stream)});
   }
   return drawn;
 }

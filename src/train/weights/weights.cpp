@@ -125,6 +125,11 @@ bool is_quantized(const Tensor& numbers) {
   return bits > 0 && bits <= 8 && numbers.dtype() != DataType::kBool && numbers.dims().rank() >= 2;
 }
 
+bool is_zero_point(const ir::Value* value, const ir::Node* reader) {
+  return reader != nullptr && reader->inputs.size() == 3 && reader->inputs[2] == value &&
+         (ir::is_op(reader, "DequantizeLinear") || ir::is_op(reader, "QuantizeLinear"));
+}
+
 // skl2onnx numbers what is passed from one step of a pipeline to the next: "variable2",
 // "transformed_column".
 bool is_passed_between_steps(std::string_view name) {
@@ -198,7 +203,9 @@ class WeightFinder {
  private:
   Weight describe(ir::Value* value) const {
     Weight weight{.value = value, .reader = roles_.first_reader(value)};
-    if (is_quantized(value->initializer) && weight.reader != nullptr) {
+    if (is_zero_point(value, weight.reader)) {
+      weight.reason = "a zero point of quantized numbers";
+    } else if (is_quantized(value->initializer) && weight.reader != nullptr) {
       weight.reason = std::string(kQuantized);
     } else if (!is_floating(value->initializer.dtype())) {
       weight.reason = "no floating-point numbers";

@@ -11,7 +11,6 @@ import importlib
 from typing import Any
 
 import onnxgrad as og
-from onnxgrad.compat.graphs import formulas
 from onnxgrad.compat.onnxruntime.gradient_builder import GradientGraphBuilder
 from onnxgrad.compat.onnxruntime.training_agent import (
     OrtModuleGraphBuilder,
@@ -25,8 +24,17 @@ from onnxgrad.compat.onnxruntime.training_session import (
     NodeArg,
     TrainingParameters,
     TrainingSession,
+    check_providers,
+    device_of,
 )
-from onnxgrad.compat.onnxruntime.values import OrtDevice, OrtMemType, OrtValue, OrtValueVector
+from onnxgrad.compat.onnxruntime.values import (
+    OrtDevice,
+    OrtMemType,
+    OrtValue,
+    OrtValueVector,
+    available_providers,
+)
+from onnxgrad.compat.onnxruntime.values import providers as known_providers
 
 C_OrtValue = OrtValue
 
@@ -52,11 +60,7 @@ __all__ = [
 
 def get_device() -> str:
     """Return the kind of device that training can use, ``"CPU"`` or ``"GPU"``."""
-    try:
-        og.InferenceSession(formulas.graph("copy"), device="cuda")
-    except og.DeviceError:
-        return "CPU"
-    return "GPU"
+    return "GPU" if "CUDAExecutionProvider" in available_providers() else "CPU"
 
 
 def __getattr__(name: str) -> Any:
@@ -71,7 +75,7 @@ def __getattr__(name: str) -> Any:
             "InferenceSession": _InferenceSession,
             "SessionOptions": _Options,
             "RunOptions": _Options,
-            "get_available_providers": lambda: ["CPUExecutionProvider"],
+            "get_available_providers": available_providers,
             "__version__": og.__version__,
         }
         if name in own:
@@ -100,8 +104,12 @@ class _InferenceSession(og.InferenceSession):
         providers: Any = None,
         provider_options: Any = None,
     ) -> None:
-        del sess_options, providers, provider_options
-        super().__init__(path_or_bytes)
+        del sess_options, provider_options
+        known = known_providers()
+        named = [(one, one if isinstance(one, str) else one[0]) for one in providers or ()]
+        given = [one for one, name in named if name in known] or ["CPUExecutionProvider"]
+        self._providers = check_providers(given)
+        super().__init__(path_or_bytes, device=device_of(given))
 
     def run(
         self,
@@ -110,11 +118,12 @@ class _InferenceSession(og.InferenceSession):
         run_options: Any = None,
         *,
         adapter: str | None = None,
+        to_host: bool = True,
     ) -> list[Any]:
         """Return the outputs."""
         del run_options
-        return super().run(output_names, input_feed, adapter=adapter)
+        return super().run(output_names, input_feed, adapter=adapter, to_host=to_host)
 
     def get_providers(self) -> list[str]:
         """Return the execution providers."""
-        return ["CPUExecutionProvider"]
+        return self._providers

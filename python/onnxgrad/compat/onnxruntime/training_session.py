@@ -14,7 +14,8 @@ import onnxgrad as og
 from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.io_binding import IOBinding
 from onnxgrad.compat.onnxruntime.run_options import check_run_options
-from onnxgrad.compat.onnxruntime.values import DEVICES, array_of
+from onnxgrad.compat.onnxruntime.values import array_of
+from onnxgrad.compat.onnxruntime.values import providers as known_providers
 
 __all__ = ["NodeArg", "TrainingParameters", "TrainingSession", "check_providers", "node_args"]
 
@@ -344,21 +345,25 @@ def check_providers(providers: Sequence[Any]) -> list[str]:
         An unknown provider.
     """
     names = [one if isinstance(one, str) else one[0] for one in providers]
-    unknown = [name for name in names if name not in DEVICES]
+    known = known_providers()
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"Unexpected providers {unknown}, expected some of {[*DEVICES]}.")
+        raise ValueError(f"Unexpected providers {unknown}, expected some of {[*known]}.")
     return names
 
 
 def device_of(providers: Sequence[Any] | None) -> str:
-    """Return the device of the first execution provider.
+    """Return the device of the first execution provider, with its option ``device_id``.
 
     Raises
     ------
     ValueError
         An unknown provider.
     """
-    return DEVICES[check_providers(providers or ["CPUExecutionProvider"])[0]]
+    given = providers or ["CPUExecutionProvider"]
+    device = known_providers()[check_providers(given)[0]]
+    number = 0 if isinstance(given[0], str) else int(dict(given[0][1]).get("device_id", 0))
+    return f"{device}:{number}" if number else device
 
 
 def node_args(values: Iterable[onnx.ValueInfoProto]) -> list[og.NodeArg]:

@@ -9,25 +9,53 @@ import numpy as np
 import onnx.helper
 
 from onnxgrad.data.arrays import as_numpy
+from onnxgrad.devices import available
 from onnxgrad.errors import DeviceError
 
 __all__ = [
-    "DEVICES",
     "OrtDevice",
     "OrtMemType",
     "OrtValue",
     "OrtValueVector",
     "array_of",
     "as_ort_value",
+    "available_providers",
+    "device_types",
+    "providers",
     "tensor_type",
     "write_into",
 ]
 
-# Devices of execution providers.
-DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+_PROVIDER = "ExecutionProvider"
+_FIRST_TYPE = 64  # of the devices of plugins, which have no number in onnxruntime
 # Attributes of arrays and tables of other libraries, which have one of these.
 _PROTOCOLS = ("__dlpack__", "__arrow_c_stream__", "__arrow_c_array__", "with_format")
 _TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
+
+
+def providers() -> dict[str, str]:
+    """Return the devices of execution providers: onnxruntime's, and those of plugins."""
+    known = {f"CPU{_PROVIDER}": "cpu", f"CUDA{_PROVIDER}": "cuda"}
+    others = (name for name in _plugin_devices() if name != "cuda")
+    return known | {f"{name.title().replace('_', '')}{_PROVIDER}": name for name in others}
+
+
+def available_providers() -> list[str]:
+    """Return the execution providers of the devices of this process, the preferred one first."""
+    there = {"cpu", *_plugin_devices()}
+    return [name for name, device in reversed(providers().items()) if device in there]
+
+
+def device_types() -> dict[str, int]:
+    """Return the type numbers of devices by name."""
+    plugins = (name for name in _plugin_devices() if name != "cuda")
+    types = {"cpu": OrtDevice.cpu(), "cuda": OrtDevice.cuda()}
+    return types | {name: _FIRST_TYPE + i for i, name in enumerate(plugins)}
+
+
+def _plugin_devices() -> list[str]:
+    names = [device.name.partition(":")[0] for device in available()]
+    return [*dict.fromkeys(name for name in names if name != "cpu")]
 
 
 class OrtMemType:
@@ -77,7 +105,7 @@ class OrtDevice:
     @staticmethod
     def make(name: str, device_id: int = 0) -> OrtDevice:
         """Return the device of that name, such as ``"cpu"``."""
-        types = {"cpu": OrtDevice.cpu(), "cuda": OrtDevice.cuda()}
+        types = device_types()
         if name not in types:
             raise ValueError(f"Unexpected device {name!r}, expected one of {sorted(types)}.")
         return OrtDevice(types[name], OrtMemType.DEFAULT, device_id)

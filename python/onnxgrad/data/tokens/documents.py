@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onnxgrad.base.checks import several
 from onnxgrad.base.opening import open_input
 from onnxgrad.data.shards import files_of, is_pattern
-from onnxgrad.data.tokens.text import Tokenizer
+from onnxgrad.data.tokens.text import Tokenizer, checked_text
 from onnxgrad.errors import DataError, OptionError
 
 __all__ = ["IGNORED", "Document", "Stream", "documents_of", "pairs_of", "records_of"]
@@ -25,6 +26,7 @@ Ids = np.ndarray[Any, Any]
 
 _IDS = ("input_ids", "ids", "tokens")
 _TEXTS = ("text", "content")
+_MOST = 2**31 - 1  # token
 _SAMPLE = 1024  # tokens that the type of a file is found by
 
 
@@ -87,7 +89,10 @@ def documents_of(
     elif isinstance(data, np.ndarray) and data.ndim == 1 and data.dtype.kind in "iu":
         found = Stream(data)
     else:
-        found = [_document(_ids(one, f"sequence {i}", tokenizer)) for i, one in enumerate(data)]
+        documents = several("data", data, "arrays of tokens")
+        found = [
+            _document(_ids(one, f"sequence {i}", tokenizer)) for i, one in enumerate(documents)
+        ]
     _check(found, limit, data)
     return found
 
@@ -127,11 +132,12 @@ def _check(found: Stream | list[Document], limit: int | None, data: Any) -> None
                 raise out_of_range(wrong, limit, f"document {number}", data)
 
 
-def out_of_range(token: int, limit: int, where: str, data: Any) -> DataError:
+def out_of_range(token: int, limit: int | None, where: str, data: Any) -> DataError:
     """Return the error for a token that the model has no scores for."""
     path = os.fspath(data) if isinstance(data, (str, os.PathLike)) else ""
     return DataError(
-        what=f"{path + ': ' if path else ''}{where} has token {token}, but the model has {limit}",
+        what=f"{path + ': ' if path else ''}{where} has token {token}, but "
+        + ("tokens begin at 0" if limit is None else f"the model has {limit}"),
         file=path,
         hint="Use the tokenizer of the model; of a .bin file, check dtype='uint16' or 'uint32'.",
     )
@@ -165,12 +171,6 @@ def _mapped(path: str, dtype: str | None) -> Ids:
         first = whole[: 2 * _SAMPLE]
         are_wide = len(whole) % 2 == 0 and not first[1::2].any() and bool(first[::2].any())
         return _mapped(path, "uint32") if are_wide else whole
-    if dtype not in ("uint16", "uint32"):
-        raise OptionError(
-            what=f"dtype: '{dtype}', expected 'uint16' or 'uint32'",
-            value="dtype",
-            hint="Give the type that the tokens were written in.",
-        )
     size = np.dtype(dtype).itemsize
     try:
         with open_input(path) as file:
@@ -298,8 +298,8 @@ def _of_record(
         if record.get(name) is not None:
             ids = _ids(record[name], where, tokenizer)
             labels = record.get("labels")
-            if labels is not None and name in _IDS and len(labels) == len(ids):
-                return Document(ids, np.asarray(labels, np.int64))
+            if labels is not None and name in _IDS:
+                return Document(ids, _labels(labels, len(ids), where))
             return _document(_ended(ids, tokenizer) if isinstance(record[name], str) else ids)
     members = ", ".join(map(repr, record)) or "nothing"
     raise DataError(
@@ -346,9 +346,15 @@ def pairs_of(
         paths = files_of(data) if is_pattern(data) else [os.fspath(data)]
         records = (one for path in paths for one in records_of(path))
     else:
-        records = ((f"pair {i}", one) for i, one in enumerate(data))
+        records = ((f"pair {i}", one) for i, one in enumerate(several("data", data, "pairs")))
     found = []
     for where, record in records:
+        if not isinstance(record, Mapping):
+            raise DataError(
+                what=f"{where}: a {type(record).__name__}, expected a dictionary",
+                value="data",
+                hint="Give prompt, chosen and rejected: texts, lists of tokens, or messages.",
+            )
         missing = [name for name in ("chosen", "rejected") if record.get(name) is None]
         if missing:
             raise DataError(
@@ -381,17 +387,41 @@ def _no_tokenizer(where: str) -> OptionError:
 def _encoded(text: str, tokenizer: Tokenizer | None, where: str) -> Ids:
     if tokenizer is None:
         raise _no_tokenizer(where)
-    return tokenizer.encode(text)[0]
+    return tokenizer.encode(checked_text(text, where))[0]
+
+
+def _labels(value: Any, count: int, where: str) -> Ids:
+    """Return the labels [M] of a document of `count` tokens."""
+    array = _array(value)
+    if array.shape != (count,) or array.dtype.kind not in "iu":
+        raise DataError(
+            what=f"{where}: labels are {list(array.shape)} of {array.dtype}, expected one whole "
+            f"number for each of {count} tokens",
+            hint=f"Give a list of them; {IGNORED} where a token is not learnt.",
+        )
+    return array.astype(np.int64)
+
+
+def _array(value: Any) -> Ids:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):  # lists of different lengths
+        return np.asarray(value, object)
 
 
 def _ids(value: Any, where: str, tokenizer: Tokenizer | None) -> Ids:
     """Return a text or a list of tokens as tokens [M]."""
     if isinstance(value, str):
         return _encoded(value, tokenizer, where)
-    array = np.asarray(value)
+    array = _array(value)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise DataError(
             what=f"{where}: an array {list(array.shape)} of {array.dtype}, expected tokens [M]",
             hint="Give a list of whole numbers, or a text.",
+        )
+    if array.size and (int(array.min()) < 0 or int(array.max()) > _MOST):
+        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise DataError(
+            what=f"{where}: {wrong} is no token", hint="Tokens are whole numbers from 0 on."
         )
     return array.astype(np.int64)

@@ -83,6 +83,11 @@ class PackedRows:
                 at += size
         return Rows(ids, labels, segments, places)
 
+    @property
+    def has_targets(self) -> bool:
+        """Whether there is a token that a causal model learns."""
+        return any(bool((one.labels[1:] != IGNORED).any()) for one in self._documents)
+
     def sources(self, numbers: Sequence[int]) -> list[Document]:
         """Return the documents of rows that are one document each."""
         return [self._documents[self._rows[number][0][0]] for number in numbers]

@@ -13,8 +13,9 @@ from onnxgrad.data.arrays import from_native, to_native
 from onnxgrad.data.sources import Session, Source
 from onnxgrad.data.tokens.documents import IGNORED, Document, pairs_of
 from onnxgrad.data.tokens.inputs import completed, token_input, token_limit
+from onnxgrad.data.tokens.places import check_length
 from onnxgrad.data.tokens.source import fixed_length
-from onnxgrad.data.tokens.text import TokenizerLike, as_tokenizer
+from onnxgrad.data.tokens.text import TokenizerLike, as_tokenizer, token_number
 from onnxgrad.errors import DataError, OptionError
 
 __all__ = ["Preferences", "log_probabilities"]
@@ -74,7 +75,8 @@ class Preferences(Source):
         self.sequence_length = sequence_length
         self.batch_size = positive_int("batch_size", batch_size)
         own = None if self.tokenizer is None else self.tokenizer.pad
-        self._pad = pad if pad is not None else own or 0
+        given = token_number("pad", pad)
+        self._pad = given if given is not None else own or 0
         self._found = pairs_of(data, self.tokenizer, None)
         self._reference: tuple[Any, Array] | None = None
 
@@ -106,21 +108,15 @@ class Preferences(Source):
                 value="loss",
                 hint="Give loss='dpo', or og.data.Tokens of single answers.",
             )
-        parallel = getattr(session, "_data_parallel", None)
-        if parallel is not None and parallel.workers.size > 1:
-            raise OptionError(
-                what="pairs of answers are trained on by one worker",
-                value="dist",
-                hint="Start one process.",
-            )
         reader = _Pairs(self, session)
         return _core.PythonSource(reader.start, reader.next, 2 * self.pairs)
 
-    def _laid(self, session: _core.TrainingSession) -> tuple[Array, Array, Array]:
+    def _laid(self, session: Session) -> tuple[Array, Array, Array]:
         """Return tokens, labels and segments [2P, T] of the pairs, in turn."""
         documents = [one for pair in self._found for one in pair]
         longest = max(len(one.ids) for one in documents)
-        width = self.sequence_length or fixed_length(session) or longest
+        width = self.sequence_length or fixed_length(session._core) or longest
+        check_length(session, width, "sequence_length")
         if longest > width:
             raise DataError(
                 what=f"an answer with its prompt has {longest} tokens, more than {width}",
@@ -191,7 +187,7 @@ class _Pairs:
         core = session._core
         self._inputs = list(core.inputs)
         self._name = token_input(self._inputs) or ""
-        rows = source._laid(core)
+        rows = source._laid(session)
         limit = token_limit(core)
         if limit is not None and int(rows[0].max()) >= limit:
             raise DataError(

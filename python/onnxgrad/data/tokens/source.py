@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import positive_int, real_number
+from onnxgrad.base.checks import choice, flag, plain_text, positive_int, real_number
 from onnxgrad.data.arrays import to_native
 from onnxgrad.data.sources import Session, Source
 from onnxgrad.data.tokens.documents import IGNORED, Stream, documents_of, out_of_range
 from onnxgrad.data.tokens.inputs import completed, token_input, token_limit
 from onnxgrad.data.tokens.packing import PackedRows, StreamRows
-from onnxgrad.data.tokens.text import TokenizerLike, as_tokenizer
+from onnxgrad.data.tokens.places import check_length, default_length
+from onnxgrad.data.tokens.text import TokenizerLike, as_tokenizer, token_number
 from onnxgrad.errors import DataError, OptionError
 
 __all__ = ["Tokens", "fixed_length"]
@@ -42,7 +43,8 @@ class Tokens(Source):
         ``messages``, ``prompt`` and ``completion``, or ``source`` and ``target``; a ``.txt`` file;
         a pattern of these; or tokens in memory: one stream, or a document for each array.
     sequence_length : int, default=None
-        Tokens T of a row. None means the number that the model fixes, else 256.
+        Tokens T of a row. None means the number that the model fixes, else that of its places, the
+        rows of its table of positions, but at most 1024 (as in run_clm of transformers), else 256.
     tokenizer : path, tokenizers.Tokenizer or "bytes", default=None
         For texts: a ``tokenizer.json``, or a folder with it and ``tokenizer_config.json``, which
         has the special tokens and the template of chats. ``"bytes"`` are the bytes of UTF-8.
@@ -106,16 +108,18 @@ class Tokens(Source):
             sequence_length = positive_int("sequence_length", sequence_length, 2)
         self.sequence_length = sequence_length
         self.tokenizer = as_tokenizer(tokenizer)
-        self.packing = bool(packing)
-        self._separator = separator
-        self._answers_only = bool(answers_only)
-        self._columns = () if column is None else (column,)
-        self._dtype = dtype
+        self.packing = flag("packing", packing)
+        self._separator = token_number("separator", separator)
+        self._answers_only = flag("answers_only", answers_only)
+        self._columns = () if column is None else (plain_text("column", column, "text"),)
+        self._dtype = None if dtype is None else choice("dtype", dtype, ("uint16", "uint32"))
         known = self.tokenizer
         own_pad, own_mask = (None, None) if known is None else (known.pad, known.mask)
-        self._pad = _first(pad, own_pad, 0)
-        self._mask_token = own_mask if mask_token is None else mask_token
-        self._start = _first(start_token, own_pad, self._pad)
+        self._pad = _first(token_number("pad", pad), own_pad, 0)
+        self._mask_token = token_number(
+            "mask_token", own_mask if mask_token is None else mask_token
+        )
+        self._start = _first(token_number("start_token", start_token), own_pad, self._pad)
         if target_length is not None:
             target_length = positive_int("target_length", target_length, 2)
         self._target_length = target_length
@@ -149,12 +153,17 @@ class Tokens(Source):
 
     def _reader_for(self, session: Session) -> _Reader:
         core = session._core
-        length = self.sequence_length or fixed_length(core) or _LENGTH
+        length = self.sequence_length or fixed_length(core) or default_length(session)
+        check_length(session, length, "sequence_length")
         limit = token_limit(core)
         kind = _kind_of(core)
         is_pair = kind == "seq2seq_lm"
         laid = self._laid(length, limit, packs=self.packing and not is_pair, cuts=not is_pair)
-        makers = {"causal_lm": _Causal, "masked_lm": _Masked, "seq2seq_lm": _Translated}
+        makers: dict[str, type[_Reader]] = {
+            "causal_lm": _Causal,
+            "masked_lm": _Masked,
+            "seq2seq_lm": _Translated,
+        }
         return makers[kind](self, core, laid, limit)
 
     def check_settled(self, session: Session) -> None:
@@ -296,8 +305,10 @@ class _Reader:
         raise NotImplementedError
 
     def _checked(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if self._limit is not None and int(ids.max()) >= self._limit:
-            raise out_of_range(int(ids.max()), self._limit, "a row", self._source.data)
+        least, most = int(ids.min()), int(ids.max())
+        if least < 0 or (self._limit is not None and most >= self._limit):
+            wrong = least if least < 0 else most
+            raise out_of_range(wrong, self._limit, "a row", self._source.data)
         return ids
 
     def _own(self, labels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -306,6 +317,16 @@ class _Reader:
 
 
 class _Causal(_Reader):
+    def __init__(self, source: Tokens, *arguments: Any) -> None:
+        super().__init__(source, *arguments)
+        if isinstance(self._laid, PackedRows) and not self._laid.has_targets:
+            raise DataError(
+                what="no token would be learnt: none follows another, or all labels are ignored",
+                value="data",
+                hint="Give longer documents; chats with answers of the assistant, or "
+                "answers_only=False.",
+            )
+
     def arrays(self, numbers: list[int]) -> tuple[Mapping[str, Any], np.ndarray[Any, Any]]:
         rows = self._laid.take(numbers)
         inputs = completed(

@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from onnxgrad.base.checks import positive_int
 from onnxgrad.base.opening import open_input
 from onnxgrad.base.optional import import_optional
+from onnxgrad.data.tokens.chats import written_chat
 from onnxgrad.errors import DataError, OptionError
 
-__all__ = ["Tokenizer", "TokenizerLike", "as_tokenizer"]
+__all__ = ["Tokenizer", "TokenizerLike", "as_tokenizer", "checked_text", "token_number"]
 
 TokenizerLike: TypeAlias = Any
 """``"bytes"``, a tokenizer.json, the folder of one, or a `tokenizers.Tokenizer`."""
@@ -22,6 +24,7 @@ TokenizerLike: TypeAlias = Any
 Ids: TypeAlias = "np.ndarray[Any, Any]"
 _CONFIG = "tokenizer_config.json"
 _MOST_CONFIG_BYTES = 64 << 20
+_MOST_TOKEN = 2**31 - 1
 
 
 class Tokenizer:
@@ -69,8 +72,8 @@ class Tokenizer:
             There is no template, it cannot write these messages, or it changes earlier ones.
         """
         template = self._template()
-        text, spans = _written(template, _messages(messages, where), self._config, where)
-        ids, starts = self.encode(text)
+        text, spans = written_chat(template, messages, self._config, where)
+        ids, starts = self.encode(checked_text(text, where))
         is_answer = np.zeros(len(ids), bool)
         for first, end in spans:
             is_answer |= (starts >= first) & (starts < end)
@@ -79,8 +82,9 @@ class Tokenizer:
     def _template(self) -> str:
         template = self._config.get("chat_template")
         if isinstance(template, list):  # several, by name
-            named = {one.get("name"): one.get("template") for one in template}
-            template = named.get("default")
+            named = [one for one in template if isinstance(one, Mapping)]
+            defaults = [one.get("template") for one in named if one.get("name") == "default"]
+            template = defaults[0] if defaults else None
         if not isinstance(template, str):
             raise DataError(
                 what="chats need a template, and the tokenizer has none",
@@ -130,6 +134,23 @@ class _Library(Tokenizer):
     def number_of(self, token: str) -> int | None:
         number = self._tokenizer.token_to_id(token)
         return None if number is None else int(number)
+
+
+def token_number(option: str, value: Any) -> int | None:
+    """Return the number of a token that an option gives, or None."""
+    return None if value is None else positive_int(option, value, 0, _MOST_TOKEN)
+
+
+def checked_text(text: str, where: str) -> str:
+    """Return a text, if it is one in UTF-8: JSON can describe half a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            what=f"{where}: character {error.start} of the text is a surrogate, half a character",
+            hint="Write it in UTF-8, or replace it when the text is written.",
+        ) from None
+    return text
 
 
 def as_tokenizer(given: TokenizerLike) -> Tokenizer | None:
@@ -203,86 +224,3 @@ def _read_config(folder: Path) -> dict[str, Any]:
             hint="Save the tokenizer again.",
         ) from error
     return config
-
-
-# ------------------------------------------------------------------------------------------- chats
-
-
-def _messages(given: Any, where: str) -> list[dict[str, Any]]:
-    is_list = isinstance(given, list) and bool(given)
-    if not is_list or not all(isinstance(one, dict) and "role" in one for one in given):
-        raise DataError(
-            what=f"{where}: messages is not a list of objects with a role",
-            hint='Give [{"role": "user", "content": "..."}, {"role": "assistant", ...}].',
-        )
-    return [dict(one) for one in given]
-
-
-def _environment() -> Any:
-    """Return an environment that runs no code of a template beyond expressions on its values."""
-    extensions = import_optional("jinja2.ext", "a chat template")
-    sandbox = import_optional("jinja2.sandbox", "a chat template")
-    exceptions = import_optional("jinja2.exceptions", "a chat template")
-    base: Any = extensions.Extension
-
-    class Generation(base):  # type: ignore[misc]
-        """Reads ``{% generation %}`` blocks, which mark answers, as their contents."""
-
-        tags = {"generation"}  # noqa: RUF012 (the interface of jinja2)
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refuse(message: str) -> None:
-        raise exceptions.TemplateError(message)
-
-    def tojson(value: Any, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=False, indent=indent)
-
-    environment = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[Generation, "jinja2.ext.loopcontrols"],
-    )
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
-    return environment
-
-
-def _written(
-    source: str, messages: list[dict[str, Any]], config: Mapping[str, Any], where: str
-) -> tuple[str, list[tuple[int, int]]]:
-    """Return a chat as a text, and the first and the end character of each answer in it."""
-    environment = _environment()
-    tokens = {name: _text_of(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
-
-    def write(part: list[dict[str, Any]], *, prompt: bool) -> str:
-        try:
-            template = environment.from_string(source)
-            return str(template.render(messages=part, add_generation_prompt=prompt, **tokens))
-        except Exception as error:
-            raise DataError(
-                what=f"{where}: the chat template fails: {error}",
-                hint="Check the messages and their roles, and the chat_template.",
-            ) from error
-
-    whole = write(messages, prompt=False)
-    spans = []
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = write(messages[:i], prompt=True) if i else ""
-        after = write(messages[: i + 1], prompt=False)
-        if not (whole.startswith(after) and after.startswith(before)):
-            raise DataError(
-                what=f"{where}: the chat template writes message {i} otherwise in a longer chat",
-                detail="Its answers cannot be told from the rest then.",
-                hint="Give chats with one answer, or learn whole chats with answers_only=False.",
-            )
-        spans.append((len(before), len(after)))
-    return whole, spans
-
-
-def _text_of(token: Any) -> str:
-    return str(token.get("content", "")) if isinstance(token, Mapping) else str(token or "")
