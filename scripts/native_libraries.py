@@ -39,7 +39,7 @@ from urllib.parse import quote
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "requirements/native.toml"
 FLAGS = (
-    "-O2 -DNDEBUG -ffunction-sections -fdata-sections -fvisibility=hidden -fstack-protector-strong"
+    "-DNDEBUG -ffunction-sections -fdata-sections -fvisibility=hidden -fstack-protector-strong"
     " -fcf-protection -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS"
 )
 RECIPE = "1"  # another one when this script builds or installs in another way
@@ -330,6 +330,7 @@ def prepare_tables(source: Path) -> None:
 def build(library: Library, source: Path, prefix: Path, options: list[str], log: Path) -> None:
     """Build and install one library into `prefix`."""
     print(f"native: {library['name']} {library['version']}", file=sys.stderr)
+    flags = f"{library.get('optimize', '-O2')} {FLAGS}"
     for header in library.get("headers", ()):
         (prefix / "include" / header).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / header, prefix / "include" / header)
@@ -348,6 +349,8 @@ def build(library: Library, source: Path, prefix: Path, options: list[str], log:
                 "-B",
                 str(tree),
                 *options,
+                f"-DCMAKE_C_FLAGS_RELEASE={flags}",
+                f"-DCMAKE_CXX_FLAGS_RELEASE={flags} -fvisibility-inlines-hidden",
                 *library["cmake"],
             ],
             log,
@@ -366,7 +369,7 @@ def build(library: Library, source: Path, prefix: Path, options: list[str], log:
         shutil.rmtree(tree)
     if "configure" in library:
         configure = ["./configure", f"--prefix={prefix}", *library["configure"]]
-        run(["env", f"CFLAGS=-fPIC {FLAGS}", *configure], log, source)
+        run(["env", f"CFLAGS=-fPIC {flags}", *configure], log, source)
         run(["make", "-s", "install"], log, source)
     shutil.copyfile(
         source / library["license_file"], prefix / "licenses" / f"{library['name']}.txt"
@@ -398,8 +401,6 @@ def build_all(prefix: Path, work: Path, log: Path) -> None:
         "-DCMAKE_INSTALL_LIBDIR=lib",
         f"-DCMAKE_INSTALL_PREFIX={prefix}",
         f"-DCMAKE_PREFIX_PATH={prefix}",
-        f"-DCMAKE_C_FLAGS_RELEASE={FLAGS}",
-        f"-DCMAKE_CXX_FLAGS_RELEASE={FLAGS} -fvisibility-inlines-hidden",
         f"-DPython3_EXECUTABLE={sys.executable}",
         "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",
     ]
