@@ -1,14 +1,17 @@
 #include "kernels.h"
 
 #include <dlfcn.h>
-#include <sys/mman.h>
+#include <setjmp.h>
 #include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
+#include <utility>
 
 namespace onnxgrad::cuda_standin {
 
@@ -25,9 +28,11 @@ namespace {
 constexpr std::size_t kStack = 64 << 10;
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t first;  // where it begins
+  jmp_buf at;        // where it goes on: jumps leave the mask of signals alone, unlike contexts
   std::unique_ptr<std::byte[]> stack;
   Index index;
+  bool is_begun = false;
   bool is_done = false;
 };
 
@@ -35,26 +40,41 @@ struct Fiber {
 struct Running {
   const Function* function = nullptr;
   const void* parameters = nullptr;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   Fiber* fiber = nullptr;
+  std::vector<Fiber> fibers;  // kept for the next grid, with their stacks
 };
 Running running;
 
 void enter_fiber() {
   running.function->run(running.parameters);
   running.fiber->is_done = true;
+  _longjmp(running.scheduler, 1);
 }
 
-void wait_at_barrier() { swapcontext(&running.fiber->context, &running.scheduler); }
+void wait_at_barrier() {
+  if (_setjmp(running.fiber->at) == 0) _longjmp(running.scheduler, 1);
+}
 
-void start(Fiber& fiber) {
-  getcontext(&fiber.context);
-  if (!fiber.stack) fiber.stack = std::make_unique<std::byte[]>(kStack);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStack;
-  fiber.context.uc_link = &running.scheduler;
+void start(Fiber& fiber, const Index& thread) {
+  fiber.index = thread;
+  fiber.is_begun = false;
   fiber.is_done = false;
-  makecontext(&fiber.context, enter_fiber, 0);
+  if (fiber.stack) return;
+  fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
+  getcontext(&fiber.first);
+  fiber.first.uc_stack.ss_sp = fiber.stack.get();
+  fiber.first.uc_stack.ss_size = kStack;
+  fiber.first.uc_link = nullptr;
+}
+
+// Runs a fiber to its next barrier, or to its end.
+void resume(Fiber& fiber) {
+  running.fiber = &fiber;
+  if (_setjmp(running.scheduler) != 0) return;
+  if (std::exchange(fiber.is_begun, true)) _longjmp(fiber.at, 1);
+  makecontext(&fiber.first, enter_fiber, 0);
+  setcontext(&fiber.first);
 }
 
 std::vector<Index> threads_of(std::array<unsigned, 3> block) {
@@ -74,26 +94,24 @@ void shuffle(std::vector<T>& items, const std::function<std::uint32_t(std::uint3
   }
 }
 
-bool run_block(Machine& machine, const std::vector<Index>& threads, std::vector<Fiber>& fibers,
+bool run_block(Machine& machine, const std::vector<Index>& threads,
                const std::function<std::uint32_t(std::uint32_t)>& random) {
   machine.barrier = wait_at_barrier;
   std::vector<std::size_t> order(threads.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  for (std::size_t i = 0; i < threads.size(); ++i) {
-    fibers[i].index = threads[i];
-    start(fibers[i]);
-  }
+  std::vector<Fiber>& fibers = running.fibers;
+  if (fibers.size() < threads.size()) fibers.resize(threads.size());
+  for (std::size_t i = 0; i < threads.size(); ++i) start(fibers[i], threads[i]);
   for (;;) {
     shuffle(order, random);
     std::size_t num_done = 0;
     for (const std::size_t i : order) {
       Fiber& fiber = fibers[i];
       machine.thread = fiber.index;
-      running.fiber = &fiber;
-      swapcontext(&running.scheduler, &fiber.context);
+      resume(fiber);
       num_done += fiber.is_done ? 1U : 0U;
     }
-    if (num_done == fibers.size()) return true;
+    if (num_done == threads.size()) return true;
     if (num_done > 0) return false;
   }
 }
@@ -103,16 +121,18 @@ bool run_block(Machine& machine, const std::vector<Index>& threads, std::vector<
 std::unique_ptr<Module> load_module(const void* image) {
   std::size_t bytes = 0;
   std::memcpy(&bytes, image, sizeof bytes);
-  const int file = ::memfd_create("kernel", 0);
+  // A file of its own name for each image: dlopen() takes two of one name for one library.
+  std::string path = (std::filesystem::temp_directory_path() / "onnxgrad_kernel_XXXXXX").string();
+  const int file = ::mkstemp(path.data());
   const auto* begin = static_cast<const std::byte*>(image) + sizeof bytes;
   for (std::size_t done = 0; done < bytes;) {
     const ssize_t written = ::write(file, begin + done, bytes - done);
     if (written <= 0) break;
     done += static_cast<std::size_t>(written);
   }
-  const std::string path = "/proc/self/fd/" + std::to_string(file);
-  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   ::close(file);
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ::unlink(path.c_str());
   if (library == nullptr) return nullptr;
   auto* const machine = static_cast<Machine*>(::dlsym(library, "og_machine"));
   if (machine == nullptr) return nullptr;
@@ -144,7 +164,6 @@ bool run_grid(const Function& function, std::array<unsigned, 3> grid,
   running.function = &function;
   running.parameters = words.data();
   const std::vector<Index> threads = threads_of(block);
-  std::vector<Fiber> fibers;
   for (unsigned z = 0; z < grid[2]; ++z) {
     for (unsigned y = 0; y < grid[1]; ++y) {
       for (unsigned x = 0; x < grid[0]; ++x) {
@@ -156,8 +175,7 @@ bool run_grid(const Function& function, std::array<unsigned, 3> grid,
           }
           continue;
         }
-        if (fibers.empty()) fibers.resize(threads.size());
-        if (!run_block(machine, threads, fibers, random)) return false;
+        if (!run_block(machine, threads, random)) return false;
       }
     }
   }
