@@ -6,7 +6,7 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 
 if(PROJECT_IS_TOP_LEVEL)
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG") # more: onnxgrad_optimize()
+  set(CMAKE_CXX_FLAGS_RELEASE "-Os -DNDEBUG") # more: onnxgrad_optimize()
   set(CMAKE_POSITION_INDEPENDENT_CODE ON)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
   find_program(ONNXGRAD_CCACHE ccache DOC "Compiler cache; empty to build without")

@@ -25,35 +25,38 @@ function(onnxgrad_precompile target header)
     CONTENT "${checksum} ${versions}\n")
 endfunction()
 
-# onnxgrad_optimize(<layer> <level>)
+# onnxgrad_optimize(<target> <level>)
 #
-# The optimization level of a layer in release builds. Without a call it is 1, at which a source compiles in
-# two thirds of the time: for what runs once per model. 2: what runs once per plan or per row of a file; 3: kernels.
+# The optimization level of a target in release builds, if it is not s: for what runs once per model, a third smaller
+# than at 1. 2: what runs once per plan or per row of a file; 3: kernels.
 function(onnxgrad_optimize name level)
-  target_compile_options(onnxgrad_${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
 endfunction()
 
-# One precompiled header for kernels and one, with the assertions of the standard library, for all other layers.
-# GCC 12 crashes on a precompiled header that was made at a lower level than the source that includes it.
-foreach(_name kernel_precompiled core_precompiled)
+# One precompiled header for kernels and, with the assertions of the standard library, one each for layers at s and at
+# 2. GCC 12 crashes on a precompiled header that was made at a lower level than the source that includes it.
+foreach(_name kernel_precompiled core_precompiled small_precompiled)
   add_library(onnxgrad_${_name} OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
   target_link_libraries(onnxgrad_${_name} PRIVATE onnxgrad_options fmt::fmt)
   target_include_directories(onnxgrad_${_name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
-  onnxgrad_optimize(${_name} 3)
+  if(NOT _name STREQUAL small_precompiled)
+    onnxgrad_optimize(onnxgrad_${_name} 3)
+  endif()
+  if(NOT _name STREQUAL kernel_precompiled)
+    target_compile_definitions(onnxgrad_${_name} PRIVATE _GLIBCXX_ASSERTIONS)
+  endif()
+  onnxgrad_precompile(onnxgrad_${_name} precompiled.h)
 endforeach()
-target_compile_definitions(onnxgrad_core_precompiled PRIVATE _GLIBCXX_ASSERTIONS)
-onnxgrad_precompile(onnxgrad_kernel_precompiled precompiled.h)
-onnxgrad_precompile(onnxgrad_core_precompiled precompiled.h)
 
-# onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...] [UNITY] [KERNELS])
+# onnxgrad_add_layer(<name> [OPTIMIZE <level>] [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...] [UNITY] [KERNELS])
 #
 # Makes the library of one folder of src/: target onnxgrad_<name>, alias onnxgrad::<name>. Includes
 # are written relative to src/ ("ir/graph.h") and include/ ("onnxgrad/error.h"). A layer without
 # sources is an interface target. PRIVATE_DEPS are libraries that the layer's headers do not show.
 # UNITY compiles several sources at a time, in half the time: the names in the anonymous namespaces of a
-# layer must differ then. KERNELS compiles without the assertions of the standard library.
+# layer must differ then. KERNELS compiles at level 3, without the assertions of the standard library.
 function(onnxgrad_add_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "UNITY;KERNELS" "" "SOURCES;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNITY;KERNELS" "OPTIMIZE" "SOURCES;DEPS;PRIVATE_DEPS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "onnxgrad_add_layer(${name}): unexpected ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -66,10 +69,16 @@ function(onnxgrad_add_layer name)
       PUBLIC onnxgrad_options ${arg_DEPS}
       PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt)
     if(arg_KERNELS)
+      onnxgrad_optimize(${target} 3)
       target_precompile_headers(${target} REUSE_FROM onnxgrad_kernel_precompiled)
     else()
       target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
-      target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
+      if(arg_OPTIMIZE)
+        onnxgrad_optimize(${target} ${arg_OPTIMIZE})
+        target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
+      else()
+        target_precompile_headers(${target} REUSE_FROM onnxgrad_small_precompiled)
+      endif()
     endif()
     set_target_properties(${target} PROPERTIES
       UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 16 UNITY_BUILD_RELOCATABLE ON)
@@ -191,7 +200,6 @@ function(onnxgrad_finish_ops)
   onnxgrad_add_layer(kernels_cpu UNITY KERNELS
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
   set_target_properties(onnxgrad_kernels_cpu PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
-  onnxgrad_optimize(kernels_cpu 3)
 
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
   set(test_deps
