@@ -204,7 +204,7 @@ function(onnxgrad_finish_ops)
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
   set(test_deps
     onnxgrad::schema_info onnxgrad::onnx onnxgrad::ops onnxgrad::kernels_cpu onnxgrad::autodiff
-    onnxgrad::runtime)
+    onnxgrad::runtime onnxgrad::kernels_cuda)
   if(arg_TEST_SUPPORT)
     onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS ${test_deps})
     list(PREPEND test_deps onnxgrad::ops_testing)

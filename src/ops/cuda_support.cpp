@@ -30,13 +30,19 @@ TextKernel text_kernel_over(const opdef::KernelRequest& request, std::int64_t el
   return kernel;
 }
 
-opdef::PreparedKernel prepared(TextKernel kernel, std::string label, double flops) {
+opdef::PreparedKernel prepared(std::vector<TextKernel> kernels, std::string label, double flops) {
   opdef::PreparedKernel made;
-  made.fn = device::cuda::launch_text_kernel;
-  made.data = std::make_shared<const TextKernel>(std::move(kernel));
+  made.fn = device::cuda::launch_text_kernels;
+  made.data = std::make_shared<const std::vector<TextKernel>>(std::move(kernels));
   made.label = std::move(label);
   made.flops = flops;
   return made;
+}
+
+opdef::PreparedKernel prepared(TextKernel kernel, std::string label, double flops) {
+  std::vector<TextKernel> kernels;
+  kernels.push_back(std::move(kernel));
+  return prepared(std::move(kernels), std::move(label), flops);
 }
 
 }  // namespace onnxgrad::ops

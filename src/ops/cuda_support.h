@@ -26,7 +26,9 @@ device::cuda::TextKernel text_kernel_over(const opdef::KernelRequest& request,
                                           const char* name,
                                           std::vector<device::cuda::Word> words);
 
-/// A kernel that is one launch.
+/// A kernel that is these launches, one after the other.
+opdef::PreparedKernel prepared(std::vector<device::cuda::TextKernel> kernels, std::string label,
+                               double flops = 0);
 opdef::PreparedKernel prepared(device::cuda::TextKernel kernel, std::string label,
                                double flops = 0);
 

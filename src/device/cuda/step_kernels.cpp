@@ -86,7 +86,7 @@ void run(Handle function, std::vector<Word> words, opdef::KernelArgs args,
     kernel.block[0] = kThreads;
     kernel.grid[0] = num_blocks(elements, kThreads);
   }
-  launch_text_kernel(&kernel, args, launch);
+  launch_text_kernel(kernel, args, launch);
 }
 
 Word wide(const void* data) {

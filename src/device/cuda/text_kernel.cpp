@@ -134,8 +134,18 @@ Handle Module::function(const char* name) const {
   return function;
 }
 
-void launch_text_kernel(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
-  const auto& kernel = *static_cast<const TextKernel*>(data);
+namespace {
+
+std::uint64_t address_of(const std::byte* argument, std::int64_t offset) {
+  return argument == nullptr ? 0
+                             : reinterpret_cast<std::uintptr_t>(argument) +
+                                   static_cast<std::uint64_t>(offset);
+}
+
+}  // namespace
+
+void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
+                        const opdef::Launch& launch) {
   constexpr std::size_t kMostWords = 480;  // 4 KB of parameters, less what the driver keeps
   std::array<std::uint64_t, kMostWords> words;
   std::size_t num_words = 0;
@@ -143,7 +153,7 @@ void launch_text_kernel(const void* data, opdef::KernelArgs args, const opdef::L
     std::uint64_t& value = words.at(num_words++);
     switch (word.kind) {
       case Word::Kind::kArgument:
-        value = reinterpret_cast<std::uintptr_t>(args[word.integer]);
+        value = address_of(args[word.integer], word.offset);
         break;
       case Word::Kind::kCells:
         value = reinterpret_cast<std::uintptr_t>(launch.cells);
@@ -161,6 +171,12 @@ void launch_text_kernel(const void* data, opdef::KernelArgs args, const opdef::L
                               kernel.block[0], kernel.block[1], kernel.block[2],
                               kernel.shared_bytes, launch.stream, parameters, nullptr),
         "cuLaunchKernel");
+}
+
+void launch_text_kernels(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  for (const TextKernel& kernel : *static_cast<const std::vector<TextKernel>*>(data)) {
+    launch_text_kernel(kernel, args, launch);
+  }
 }
 
 unsigned num_blocks(std::int64_t elements, int threads) {

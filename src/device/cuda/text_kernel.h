@@ -48,15 +48,19 @@ struct Word {
   enum class Kind : std::uint8_t { kArgument, kCells, kInteger, kReal };
   Kind kind = Kind::kArgument;
   std::int64_t integer = 0;  ///< the number of the argument, or the value
+  std::int64_t offset = 0;   ///< bytes from the argument's address
   double real = 0;
 
-  static Word argument(std::int64_t i) { return {.kind = Kind::kArgument, .integer = i}; }
+  /// The address of an argument; the scratch block follows inputs and outputs.
+  static Word argument(std::int64_t i, std::int64_t offset = 0) {
+    return {.kind = Kind::kArgument, .integer = i, .offset = offset};
+  }
   static Word cells() { return {.kind = Kind::kCells}; }
   static Word of(std::int64_t value) { return {.kind = Kind::kInteger, .integer = value}; }
   static Word of(double value) { return {.kind = Kind::kReal, .real = value}; }
 };
 
-/// A launch of a kernel: the data of a KernelCall whose function is launch_text_kernel().
+/// A launch of a kernel.
 struct TextKernel {
   std::shared_ptr<const Module> module;  ///< keeps `function`
   Handle function = nullptr;
@@ -66,8 +70,13 @@ struct TextKernel {
   std::vector<Word> words;
 };
 
-/// The KernelFn of all texts; `data` is a TextKernel. Throws: DeviceError.
-void launch_text_kernel(const void* data, opdef::KernelArgs args, const opdef::Launch& launch);
+/// Throws: DeviceError.
+void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
+                        const opdef::Launch& launch);
+
+/// The KernelFn of all texts; `data` is a std::vector<TextKernel>, launched one after the other.
+/// Throws: DeviceError.
+void launch_text_kernels(const void* data, opdef::KernelArgs args, const opdef::Launch& launch);
 
 /// Blocks of `threads` for `elements`, as many as the grid can have: kernels step over the rest.
 unsigned num_blocks(std::int64_t elements, int threads);
