@@ -1,6 +1,7 @@
 // Compares device/cuda/api.h with NVIDIA's headers: every line is a static_assert.
 //
-//   g++ -std=c++20 -fsyntax-only -I src -I include -isystem <CUDA's include> tests/cuda/declarations.cpp
+//   g++ -std=c++20 -fsyntax-only -I src -I include -isystem <CUDA's include>
+//   tests/cuda/declarations.cpp
 
 #include <cuda.h>
 #include <nvrtc.h>
@@ -13,11 +14,11 @@ namespace {
 
 namespace own = onnxgrad::device::cuda;
 
-// The same number of parameters, each passed in the same way.
+// As many parameters, each passed in the same way.
 template <class A, class B>
-constexpr bool kPassedAlike = sizeof(A) == sizeof(B) &&
-                              std::is_pointer_v<A> == std::is_pointer_v<B> &&
-                              std::is_floating_point_v<A> == std::is_floating_point_v<B>;
+constexpr bool kPassedAlike =
+    sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B> &&
+    std::is_floating_point_v<A> == std::is_floating_point_v<B>;
 template <class Ours, class Theirs>
 struct SameAbi : std::false_type {};
 template <class R, class... A, class Q, class... B>

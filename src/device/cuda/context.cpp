@@ -44,8 +44,9 @@ void check(int result, const char* call) {
         {.what = "work on the card has failed",
          .detail = fmt::format("{} returned {}. The card is lost for this process.", call,
                                name_of(result)),
-         .hint = "Restart the program; a step that fails again is a bug of onnxgrad: report it with "
-                 "the model."});
+         .hint =
+             "Restart the program; a step that fails again is a bug of onnxgrad: report it with "
+             "the model."});
   }
   throw DeviceError({.what = fmt::format("{} returned {}", call, name_of(result)),
                      .hint = "Run nvidia-smi; if the card is well, report this as a bug."});

@@ -5,6 +5,7 @@
 #include "device/cuda/libraries.h"
 #include "device/cuda/step_kernels.h"
 #include "device/cuda/stream.h"
+#include "device/cuda_plugin.h"
 
 namespace onnxgrad::device::cuda {
 
@@ -14,9 +15,7 @@ CudaDevice::CudaDevice(int index) : context_(Context::open(index)) {
 
 std::string CudaDevice::name() const { return fmt::format("cuda:{}", context_->index()); }
 
-std::unique_ptr<Stream> CudaDevice::make_stream() {
-  return std::make_unique<CudaStream>(context_);
-}
+std::unique_ptr<Stream> CudaDevice::make_stream() { return std::make_unique<CudaStream>(context_); }
 
 int CudaDevice::num_compute_streams() const { return kComputeStreams; }
 

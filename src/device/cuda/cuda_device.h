@@ -6,7 +6,6 @@
 
 #include "device/cuda/context.h"
 #include "device/device.h"
-#include "device/plugin.h"
 
 namespace onnxgrad::device::cuda {
 
@@ -19,7 +18,7 @@ class CudaDevice final : public Device {
   const std::shared_ptr<Context>& context() const { return context_; }
   std::string name() const override;
   bool is_host() const override { return false; }
-  /// What cuBLASLt and 16-byte loads want, and what the driver's allocations have.
+  /// The alignment that cuBLASLt and loads of 16 bytes ask for; the driver's allocations have it.
   std::int64_t alignment() const override { return 256; }
   std::unique_ptr<Stream> make_stream() override;
   int num_compute_streams() const override;
@@ -33,10 +32,6 @@ class CudaDevice final : public Device {
 
   std::shared_ptr<Context> context_;
 };
-
-/// The kind of devices "cuda", with kernels of `register_kernels`.
-DevicePlugin cuda_plugin(void (*register_kernels)(const opdef::KernelRegistry& cpu,
-                                                  opdef::KernelRegistry& own));
 
 }  // namespace onnxgrad::device::cuda
 

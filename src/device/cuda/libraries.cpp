@@ -26,12 +26,14 @@ struct Library {
 const Library kDriverLibrary{
     .names = {"libcuda.so.1"},
     .purpose = "NVIDIA's driver",
-    .install = "Install the driver of the card (nvidia-smi shows it when it is there), in a "
-               "container with 'docker run --gpus all'."};
+    .install =
+        "Install the driver of the card (nvidia-smi shows it when it is there), in a "
+        "container with 'docker run --gpus all'."};
 const Library kNvrtcLibrary{.names = {"libnvrtc.so.13", "libnvrtc.so.12"},
                             .purpose = "CUDA's run-time compiler",
-                            .install = "Install it with 'pip install nvidia-cuda-nvrtc', or "
-                                       "CUDA's toolkit."};
+                            .install =
+                                "Install it with 'pip install nvidia-cuda-nvrtc', or "
+                                "CUDA's toolkit."};
 
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
@@ -94,7 +96,7 @@ void* open(const Library& library) {
   const std::vector<std::string> folders = search_folders();
   for (const std::string& name : library.names) {
     for (const std::string& folder : folders) {
-      const std::string path = folder.empty() ? name : folder + "/" + name;
+      const std::string path = folder.empty() ? name : (fs::path(folder) / name).string();
       std::error_code error;
       if (!folder.empty() && !fs::exists(path, error)) continue;
       if (void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;

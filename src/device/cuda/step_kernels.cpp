@@ -140,12 +140,12 @@ void prepare_step_kernels(const std::shared_ptr<Context>& context) {
 }
 
 const StepKernels& cuda_step_kernels() {
-  static constexpr StepKernels kernels{.count_step = count_step,
-                                       .take_scalar = take_scalar,
-                                       .keep_scalar = keep_scalar,
-                                       .gather_rows = gather_rows,
-                                       .copy_bytes = copy_bytes};
-  return kernels;
+  static constexpr StepKernels kKernels{.count_step = count_step,
+                                        .take_scalar = take_scalar,
+                                        .keep_scalar = keep_scalar,
+                                        .gather_rows = gather_rows,
+                                        .copy_bytes = copy_bytes};
+  return kKernels;
 }
 
 }  // namespace onnxgrad::device::cuda

@@ -224,7 +224,8 @@ std::byte* CudaStream::stage(std::int64_t bytes) {
     }
     current_staging_ = 1 - current_staging_;
     block = &staging_[current_staging_];
-    if (block->last_copy) check(driver().EventSynchronize(block->last_copy.get()), "cuEventSynchronize");
+    if (block->last_copy)
+      check(driver().EventSynchronize(block->last_copy.get()), "cuEventSynchronize");
     if (block->bytes < bytes) {
       block->bytes = std::max(bytes, kBlock);
       block->memory = context_->allocate_pinned(block->bytes);

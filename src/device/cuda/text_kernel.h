@@ -16,13 +16,13 @@
 //
 //   OG_KERNEL(name, words) { ... }
 //
-// and reads its parameters, of eight bytes each, from `a`: a.pointer<T>(i), a.integer(i), a.real(i).
-// The prelude (kernel_prelude()) defines this, for NVRTC and for a C++ compiler that stands in for
-// it in tests.
+// and reads its parameters, of eight bytes each, from `a`: a.pointer<T>(i), a.integer(i),
+// a.real(i). The prelude (kernel_prelude()) defines this, for NVRTC and for a C++ compiler that
+// stands in for it in tests.
 
 namespace onnxgrad::device::cuda {
 
-/// What precedes the text of every kernel.
+/// Text that precedes that of every kernel.
 std::string_view kernel_prelude();
 
 /// A compiled text.
@@ -64,7 +64,7 @@ struct Word {
 struct TextKernel {
   std::shared_ptr<const Module> module;  ///< keeps `function`
   Handle function = nullptr;
-  std::array<unsigned, 3> grid{1, 1, 1};
+  std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
   std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;
   std::vector<Word> words;

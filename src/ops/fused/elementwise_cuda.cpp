@@ -6,7 +6,7 @@
 #include "ir/builder.h"
 #include "opdef/expr_text.h"
 #include "opdef/fused.h"
-#include "ops/cuda_support.h"
+#include "ops/kernel_support_cuda.h"
 
 namespace onnxgrad::ops::elementwise_cuda {
 namespace {
@@ -15,9 +15,9 @@ using device::cuda::Word;
 
 // A thread for each element that opdef::elementwise_text() has a call for.
 std::string main_text(std::size_t num_inputs, std::size_t num_outputs) {
-  std::string text = fmt::format(
-      "OG_KERNEL(og_main, {}) {{\n  const void* in[{}];\n  void* out[{}];\n",
-      num_inputs + num_outputs + 1, num_inputs, num_outputs);
+  std::string text =
+      fmt::format("OG_KERNEL(og_main, {}) {{\n  const void* in[{}];\n  void* out[{}];\n",
+                  num_inputs + num_outputs + 1, num_inputs, num_outputs);
   for (std::size_t i = 0; i < num_inputs; ++i) {
     text += fmt::format("  in[{}] = a.pointer<void>({});\n", i, i);
   }
@@ -45,10 +45,10 @@ opdef::KernelOffer offer_elementwise(const opdef::KernelRequest& request) {
   }
   words.push_back(Word::of(calls));
   opdef::KernelOffer offer;
-  offer.kernel = prepared(
-      text_kernel_over(request, calls, element + main_text(num_inputs, num_outputs), "og_main",
-                       std::move(words)),
-      fmt::format("text of {} elements", calls));
+  offer.kernel =
+      prepared(text_kernel_over(request, calls, element + main_text(num_inputs, num_outputs),
+                                "og_main", std::move(words)),
+               fmt::format("text of {} elements", calls));
   // A thread reads an operand of the whole shape where it writes.
   for (std::size_t i = 0; op.reduce_axes.empty() && i < num_inputs; ++i) {
     for (std::size_t o = 0; o < num_outputs; ++o) {

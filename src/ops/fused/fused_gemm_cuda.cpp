@@ -8,7 +8,7 @@
 #include "ir/builder.h"
 #include "opdef/expr_text.h"
 #include "opdef/fused.h"
-#include "ops/cuda_support.h"
+#include "ops/kernel_support_cuda.h"
 
 // Products of matrices that are too small for cuBLASLt, whose call takes five microseconds.
 
@@ -56,7 +56,8 @@ std::optional<Shape> shape_of(const opdef::KernelRequest& request, const opdef::
   if (a.rank() < 2 || b.rank() != 2) return std::nullopt;
   if (op.transpose_a && a.rank() != 2) return std::nullopt;
   const std::int64_t last = a[a.rank() - 1];
-  const std::int64_t rows = last == 0 ? 0 : a.num_elements() / last;
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + 1 < a.rank(); ++i) rows *= a[i];
   const Shape shape{.m = op.transpose_a ? last : rows,
                     .n = op.transpose_b ? b[0] : b[1],
                     .k = op.transpose_a ? rows : last};
@@ -76,15 +77,14 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const std::int64_t a_columns = op.transpose_a ? shape->m : shape->k;
   const std::int64_t b_columns = op.transpose_b ? shape->k : shape->n;
   std::vector<Word> words{Word::argument(0), Word::argument(1), Word::argument(2)};
-  for (const std::int64_t number :
-       {shape->m, shape->n, shape->k, op.transpose_a ? 1 : a_columns,
-        op.transpose_a ? a_columns : 1, op.transpose_b ? 1 : b_columns,
-        op.transpose_b ? b_columns : 1}) {
+  for (const std::int64_t number : {shape->m, shape->n, shape->k, op.transpose_a ? 1 : a_columns,
+                                    op.transpose_a ? a_columns : 1, op.transpose_b ? 1 : b_columns,
+                                    op.transpose_b ? b_columns : 1}) {
     words.push_back(Word::of(number));
   }
   words.resize(12, Word::of(std::int64_t{0}));
-  const std::string text = fmt::format(
-      "typedef {} og_t;\n{}", dtype == DataType::kFloat32 ? "float" : "double", kText);
+  const std::string text =
+      fmt::format("typedef {} og_t;\n{}", dtype == DataType::kFloat32 ? "float" : "double", kText);
   auto kernel = text_kernel(request, text, "og_main", std::move(words));
   kernel.block = {16, 16, 1};
   kernel.grid = {static_cast<unsigned>((shape->n + 15) / 16),

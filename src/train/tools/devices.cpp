@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/cuda/cuda_device.h"
+#include "device/cuda_plugin.h"
 #include "device/plugin_lock.h"
 #include "onnxgrad/error.h"
 #include "ops/builtin.h"

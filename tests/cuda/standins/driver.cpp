@@ -107,9 +107,9 @@ int injected(const char* function) {
 }
 
 bool can_begin(const Stream& stream) {
-  return !stream.queue.empty() && (stream.queue.front().awaited == nullptr ||
-                                   stream.queue.front().awaited->reached >=
-                                       stream.queue.front().times);
+  return !stream.queue.empty() &&
+         (stream.queue.front().awaited == nullptr ||
+          stream.queue.front().awaited->reached >= stream.queue.front().times);
 }
 
 // Does the first task of some stream that can begin.
@@ -191,8 +191,8 @@ struct Pinned {
 
 using namespace onnxgrad::cuda_standin;  // NOLINT: the functions below are C's
 
-#define ENTER(function)                                              \
-  const std::scoped_lock lock(state().mutex);                        \
+#define ENTER(function)                       \
+  const std::scoped_lock lock(state().mutex); \
   if (const int error = injected(#function); error != kOk) return error
 
 extern "C" {
@@ -228,7 +228,11 @@ int cuDeviceGetName(char* name, int bytes, int) {
   return kOk;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 97 ? 232448 : 1;
+  *value = attribute == 75   ? 9
+           : attribute == 76 ? 0
+           : attribute == 16 ? 132
+           : attribute == 97 ? 232448
+                             : 1;
   return kOk;
 }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
@@ -341,9 +345,8 @@ int cuMemAllocAsync(unsigned long long* memory, std::size_t bytes, void* stream)
 }
 int cuMemFreeAsync(unsigned long long memory, void* stream) {
   ENTER(cuMemFreeAsync);
-  return submit(*static_cast<Stream*>(stream), [memory] {
-    return state().memory.free(memory) ? kOk : kInvalidValue;
-  });
+  return submit(*static_cast<Stream*>(stream),
+                [memory] { return state().memory.free(memory) ? kOk : kInvalidValue; });
 }
 int cuMemGetInfo_v2(std::size_t* left, std::size_t* all) {
   ENTER(cuMemGetInfo);
@@ -370,8 +373,7 @@ int cuMemFreeHost(void* memory) {
 
 // From ordinary memory as from pinned memory: it is read when the copy is done, as late as that of
 // pinned memory may be.
-int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes,
-                         void* stream) {
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, std::size_t bytes, void* stream) {
   ENTER(cuMemcpyHtoDAsync);
   const auto* source = static_cast<const std::byte*>(from);
   return submit(*static_cast<Stream*>(stream),
@@ -407,13 +409,15 @@ int cuModuleLoadData(void** module, const void* image) {
   *module = made.release();
   return kOk;
 }
-int cuModuleUnload(void*) { return kOk; }  // work that is queued may use it
+int cuModuleUnload(void* module) {
+  ENTER(cuModuleUnload);
+  unload(std::unique_ptr<Module>(static_cast<Module*>(module)));
+  return kOk;
+}
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   ENTER(cuModuleGetFunction);
-  auto made = find_function(*static_cast<Module*>(module), name);
-  if (made == nullptr) return kNotFound;
-  *function = made.release();
-  return kOk;
+  *function = find_function(*static_cast<Module*>(module), name);
+  return *function == nullptr ? kNotFound : kOk;
 }
 int cuFuncSetAttribute(void*, int, int) { return kOk; }
 int cuFuncGetAttribute(int* value, int, void*) {
@@ -440,10 +444,12 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
         word = reinterpret_cast<std::uintptr_t>(pointer);
       }
     }
+    if (kernel.run == nullptr) die(kernel.name + " runs after its module was unloaded");
     const bool is_done =
         run_grid(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, translated,
                  [](std::uint32_t bound) { return state().below(bound); });
-    if (!is_done) die(kernel.name + ": threads of a block wait at a barrier that others never reach");
+    if (!is_done)
+      die(kernel.name + ": threads of a block wait at a barrier that others never reach");
     return kOk;
   });
 }
@@ -467,11 +473,10 @@ int cuStreamEndCapture(void* stream, void** graph) {
     if (other->capture != one.capture) continue;
     // Everything that was captured on a stream that joined has to be waited for.
     for (const std::size_t node : other->last) {
-      const bool is_joined =
-          followed.contains(node) ||
-          std::ranges::any_of(one.capture->nodes, [&](const Node& later) {
-            return std::ranges::find(later.before, node) != later.before.end();
-          });
+      const bool is_joined = followed.contains(node) ||
+                             std::ranges::any_of(one.capture->nodes, [&](const Node& later) {
+                               return std::ranges::find(later.before, node) != later.before.end();
+                             });
       if (!is_joined) die("a capture ends while a stream that joined it has unjoined work");
     }
   }

@@ -1,4 +1,4 @@
-// What the text of a kernel sees of a card where a C++ compiler stands in for NVRTC. A thread of a
+// Names of a card for the text of a kernel where a C++ compiler stands in for NVRTC. A thread of a
 // block is a fiber of the stand-in of the driver, which sets og_machine before it resumes one.
 
 #include <math.h>
@@ -26,12 +26,12 @@ og_machine_state og_machine;
 #define OG_FUNCTION static inline
 #define OG_FUNCTION_MEMBER inline
 #define OG_SHARED static
-#define OG_KERNEL(name, words)                                       \
-  static void name##_body(const og_words<words>& a);                 \
-  extern "C" {                                                       \
-  int name##_words = words;                                          \
-  void name(const void* parameters) {                                \
-    name##_body(*static_cast<const og_words<words>*>(parameters));   \
-  }                                                                  \
-  }                                                                  \
+#define OG_KERNEL(name, words)                                     \
+  static void name##_body(const og_words<words>& a);               \
+  extern "C" {                                                     \
+  int name##_words = words;                                        \
+  void name(const void* parameters) {                              \
+    name##_body(*static_cast<const og_words<words>*>(parameters)); \
+  }                                                                \
+  }                                                                \
   static void name##_body(const og_words<words>& a)

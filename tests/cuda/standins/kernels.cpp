@@ -137,26 +137,33 @@ std::unique_ptr<Module> load_module(const void* image) {
   auto* const machine = static_cast<Machine*>(::dlsym(library, "og_machine"));
   if (machine == nullptr) return nullptr;
   const auto* barriers = static_cast<const int*>(::dlsym(library, "og_has_barriers"));
-  return std::make_unique<Module>(Module{.library = library,
-                                         .machine = machine,
-                                         .has_barriers = barriers != nullptr && *barriers != 0});
+  auto made = std::make_unique<Module>();
+  made->library = library;
+  made->machine = machine;
+  made->has_barriers = barriers != nullptr && *barriers != 0;
+  return made;
 }
 
-std::unique_ptr<Function> find_function(const Module& module, const char* name) {
+Function* find_function(Module& module, const char* name) {
   const auto run = reinterpret_cast<void (*)(const void*)>(::dlsym(module.library, name));
   const auto* words =
       static_cast<const int*>(::dlsym(module.library, (std::string(name) + "_words").c_str()));
   if (run == nullptr || words == nullptr) return nullptr;
-  return std::make_unique<Function>(
-      Function{.run = run,
-                                             .machine = module.machine,
-                                             .has_barriers = module.has_barriers,
-                                             .words = *words,
-                                             .name = name});
+  module.functions.push_back(new Function{.run = run,
+                                          .machine = module.machine,
+                                          .has_barriers = module.has_barriers,
+                                          .words = *words,
+                                          .name = name});
+  return module.functions.back();
 }
 
-bool run_grid(const Function& function, std::array<unsigned, 3> grid,
-              std::array<unsigned, 3> block, const std::vector<std::uint64_t>& words,
+void unload(std::unique_ptr<Module> module) {
+  for (Function* function : module->functions) function->run = nullptr;
+  ::dlclose(module->library);
+}
+
+bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+              const std::vector<std::uint64_t>& words,
               const std::function<std::uint32_t(std::uint32_t)>& random) {
   Machine& machine = *function.machine;
   machine.grid_dim = {grid[0], grid[1], grid[2]};

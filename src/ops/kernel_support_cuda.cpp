@@ -1,4 +1,4 @@
-#include "ops/cuda_support.h"
+#include "ops/kernel_support_cuda.h"
 
 #include <utility>
 

@@ -9,7 +9,7 @@
 #include "device/cuda/text_kernel.h"
 #include "opdef/kernel.h"
 
-// What the offers for CUDA share.
+// Helpers that offers for CUDA share.
 
 namespace onnxgrad::ops {
 
@@ -20,11 +20,10 @@ const std::shared_ptr<device::cuda::Context>& card_of(const opdef::KernelRequest
 device::cuda::TextKernel text_kernel(const opdef::KernelRequest& request, const std::string& text,
                                      const char* name, std::vector<device::cuda::Word> words);
 
-/// The same with a thread for each of so many elements.
+/// Compiles and prepares it with a thread for each of so many elements.
 device::cuda::TextKernel text_kernel_over(const opdef::KernelRequest& request,
                                           std::int64_t elements, const std::string& text,
-                                          const char* name,
-                                          std::vector<device::cuda::Word> words);
+                                          const char* name, std::vector<device::cuda::Word> words);
 
 /// A kernel that is these launches, one after the other.
 opdef::PreparedKernel prepared(std::vector<device::cuda::TextKernel> kernels, std::string label,
