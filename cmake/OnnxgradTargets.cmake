@@ -92,13 +92,14 @@ function(onnxgrad_add_layer name)
   set_property(GLOBAL APPEND PROPERTY ONNXGRAD_LAYERS ${name})
 endfunction()
 
-# onnxgrad_add_op(<family>/<stem> [CPU] [BENCH])
+# onnxgrad_add_op(<family>/<stem> [CPU] [CUDA] [BENCH])
 #
 # The one build line of an operator (or tight family of operators), relative to src/ops/:
 #   <family>/<stem>.cpp        -> onnxgrad_ops, has
 #                                 void ops::<stem>_op::register_<stem>(opdef::OpRegistry&)
 #   <family>/<stem>_cpu.cpp    -> onnxgrad_kernels_cpu (CPU), has
 #                                 void ops::<stem>_cpu::register_<stem>_cpu(opdef::KernelRegistry&)
+#   <family>/<stem>_cuda.cpp   -> onnxgrad_kernels_cuda (CUDA), likewise register_<stem>_cuda
 #   <family>/<stem>_test.cpp   -> the test binary onnxgrad_ops_test
 #   <family>/<stem>_bench.cpp  -> the benchmark binary onnxgrad_ops_bench (BENCH)
 # The files are unity-built: what a file alone has is in its namespace <stem>_op or <stem>_cpu.
@@ -107,7 +108,7 @@ function(onnxgrad_add_op path)
   _onnxgrad_add_op_files("${path}" ${ARGN} OP)
 endfunction()
 
-# onnxgrad_add_kernel(<family>/<stem> [BENCH])
+# onnxgrad_add_kernel(<family>/<stem> [CUDA] [BENCH])
 #
 # Kernels that belong to no single operator (fused elementwise chains, say): <stem>_cpu.cpp,
 # <stem>_test.cpp and <stem>_bench.cpp as above, without <stem>.cpp.
@@ -116,9 +117,9 @@ function(onnxgrad_add_kernel path)
 endfunction()
 
 function(_onnxgrad_add_op_files path)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OP;CPU;BENCH" "" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OP;CPU;CUDA;BENCH" "" "")
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "${path}: unexpected ${arg_UNPARSED_ARGUMENTS}; known are CPU and BENCH")
+    message(FATAL_ERROR "${path}: unexpected ${arg_UNPARSED_ARGUMENTS}; known are CPU, CUDA and BENCH")
   endif()
   get_filename_component(stem "${path}" NAME)
   get_property(stems GLOBAL PROPERTY ONNXGRAD_ALL_STEMS)
@@ -135,6 +136,10 @@ function(_onnxgrad_add_op_files path)
   if(arg_CPU)
     set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CPU_STEMS ${stem})
     set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CPU_SOURCES "${file}_cpu.cpp")
+  endif()
+  if(arg_CUDA)
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CUDA_STEMS ${stem})
+    set_property(GLOBAL APPEND PROPERTY ONNXGRAD_CUDA_SOURCES "${file}_cuda.cpp")
   endif()
   if(arg_BENCH)
     set_property(GLOBAL APPEND PROPERTY ONNXGRAD_OP_BENCHES "${file}_bench.cpp")
@@ -165,15 +170,15 @@ function(onnxgrad_write_registration file layer function registry header stems k
   configure_file("${PROJECT_SOURCE_DIR}/cmake/registration.cpp.in" "${file}" @ONLY)
 endfunction()
 
-# onnxgrad_finish_ops([SOURCES <file>...] [CPU_SOURCES <file>...] [TEST_SUPPORT <file>...]
+# onnxgrad_finish_ops([SOURCES <file>...] [CPU_SOURCES <file>...] [CUDA_SOURCES <file>...] [TEST_SUPPORT <file>...]
 #                     [TESTS <file>...] [DEPS ...] [CPU_DEPS ...])
 #
-# After the last onnxgrad_add_op: makes the layers ops and kernels_cpu from what was added, the given
+# After the last onnxgrad_add_op: makes the layers ops, kernels_cpu and kernels_cuda from what was added, the given
 # shared sources and the generated registration; the library onnxgrad::ops_testing from TEST_SUPPORT
 # (the gradient checker, for other tests too); and the test binary onnxgrad_ops_test from the
 # operators' tests, TESTS and the generated list of all sample cases.
 function(onnxgrad_finish_ops)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;TEST_SUPPORT;TESTS;DEPS;CPU_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "" "SOURCES;CPU_SOURCES;CUDA_SOURCES;TEST_SUPPORT;TESTS;DEPS;CPU_DEPS")
   get_property(op_stems GLOBAL PROPERTY ONNXGRAD_OP_STEMS)
   get_property(op_sources GLOBAL PROPERTY ONNXGRAD_OP_SOURCES)
   get_property(cpu_stems GLOBAL PROPERTY ONNXGRAD_CPU_STEMS)
@@ -184,6 +189,13 @@ function(onnxgrad_finish_ops)
     opdef::OpRegistry ops/builtin.h "${op_stems}" op "")
   onnxgrad_write_registration("${cpu_file}" ops register_builtin_cpu_kernels
     opdef::KernelRegistry ops/builtin.h "${cpu_stems}" cpu "_cpu")
+  get_property(cuda_stems GLOBAL PROPERTY ONNXGRAD_CUDA_STEMS)
+  get_property(cuda_sources GLOBAL PROPERTY ONNXGRAD_CUDA_SOURCES)
+  set(cuda_file "${CMAKE_CURRENT_BINARY_DIR}/register_cuda_kernels.cpp")
+  onnxgrad_write_registration("${cuda_file}" ops register_builtin_cuda_kernels
+    opdef::KernelRegistry ops/builtin.h "${cuda_stems}" cuda "_cuda")
+  onnxgrad_add_layer(kernels_cuda UNITY
+    SOURCES ${cuda_file} ${cuda_sources} ${arg_CUDA_SOURCES} DEPS onnxgrad::ops onnxgrad::device_cuda)
   onnxgrad_add_layer(ops UNITY SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu UNITY KERNELS
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
@@ -192,7 +204,7 @@ function(onnxgrad_finish_ops)
   get_property(tests GLOBAL PROPERTY ONNXGRAD_OP_TESTS)
   set(test_deps
     onnxgrad::schema_info onnxgrad::onnx onnxgrad::ops onnxgrad::kernels_cpu onnxgrad::autodiff
-    onnxgrad::runtime)
+    onnxgrad::runtime onnxgrad::kernels_cuda)
   if(arg_TEST_SUPPORT)
     onnxgrad_add_test_library(ops_testing SOURCES ${arg_TEST_SUPPORT} DEPS ${test_deps})
     list(PREPEND test_deps onnxgrad::ops_testing)

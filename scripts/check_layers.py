@@ -5,7 +5,7 @@ The tables below are those of docs/architecture.md; what a layer, or a sub-packa
 may include is transitive. Imports for type checkers alone count as well.
 
 Tests (*_test.*, *_bench.*, folders named testing/) may include anything. In src/ops only kernel
-files (stems ending in _cpu or _simd) see src/device and the kernel libraries. Of
+files (stems ending in _cpu, _cuda or _simd) see src/device and the kernel libraries. Of
 src/device, the layers above see what is the same for all devices.
 """
 
@@ -167,7 +167,7 @@ def is_test(path: Path) -> bool:
 
 def is_kernel(path: Path) -> bool:
     """Return whether `path` is a kernel file of src/ops."""
-    return path.stem.endswith(("_cpu", "_simd"))
+    return path.stem.endswith(("_cpu", "_cuda", "_simd"))
 
 
 def check_train(path: Path, text: str) -> list[str]:

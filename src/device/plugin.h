@@ -2,6 +2,7 @@
 #define ONNXGRAD_DEVICE_PLUGIN_H_
 
 #include <memory>
+#include <string>
 
 #include "device/device.h"
 #include "opdef/kernel.h"
@@ -23,6 +24,8 @@ struct DevicePlugin {
   const char* name;  ///< that users give: "simulated"; lower-case letters, digits and underscores
   /// The number of devices that can be used now.
   int (*count)();
+  /// Why there are none, with what to install; empty: there is nothing to say. May be nullptr.
+  std::string (*why_none)() = nullptr;
   /// Device `index`, from 0 to count() - 1; called once for each. Throws: DeviceError.
   std::unique_ptr<Device> (*make_device)(int index);
   /// Adds the kernels of the device to `own`. `cpu` has those of the CPU, which a device may offer

@@ -18,6 +18,9 @@ void register_builtin_ops(opdef::OpRegistry& registry);
 /// Errors: InternalError if a kernel is already there. Not thread-safe on one registry.
 void register_builtin_cpu_kernels(opdef::KernelRegistry& registry);
 
+/// Adds every kernel for CUDA, likewise.
+void register_builtin_cuda_kernels(opdef::KernelRegistry& registry);
+
 }  // namespace onnxgrad::ops
 
 #endif  // ONNXGRAD_OPS_BUILTIN_H_

@@ -16,8 +16,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda_plugin.h"
 #include "device/plugin_lock.h"
 #include "onnxgrad/error.h"
+#include "ops/builtin.h"
 #include "train/tools/engine.h"
 
 namespace onnxgrad::train {
@@ -80,6 +82,10 @@ class DeviceTable {
     add(plugin, origin);
   }
 
+  void add_builtin(const device::DevicePlugin& plugin) {
+    installed_.push_back({.plugin = plugin, .origin = "built in"});
+  }
+
   void load(const std::string& file) {
     const std::scoped_lock lock(mutex_);
     load_file(file);
@@ -117,6 +123,12 @@ class DeviceTable {
       return std::string_view(installed.plugin.name);
     });
     if (found == installed_.end()) throw_absent(device);
+    if (found->plugin.count() == 0 && found->plugin.why_none != nullptr) {
+      const std::string why = found->plugin.why_none();
+      throw DeviceError({.what = fmt::format("there is no device '{}'", device),
+                         .detail = why,
+                         .hint = "Or use device='cpu'."});
+    }
     const auto index = index_of(device);
     if (!index || *index >= found->plugin.count()) throw_absent(device);
     return found->engine(*index);
@@ -227,7 +239,14 @@ class DeviceTable {
 };
 
 DeviceTable& table() {
-  static auto* const devices = new DeviceTable;  // threads of devices outlive statics
+  static auto* const devices = [] {
+    auto* made = new DeviceTable;  // threads of devices outlive statics
+    made->add_builtin(device::cuda::cuda_plugin(
+        [](const opdef::KernelRegistry& /*cpu*/, opdef::KernelRegistry& own) {
+          ops::register_builtin_cuda_kernels(own);
+        }));
+    return made;
+  }();
   return *devices;
 }
 

@@ -1,0 +1,29 @@
+#ifndef ONNXGRAD_DEVICE_CUDA_LIBRARIES_H_
+#define ONNXGRAD_DEVICE_CUDA_LIBRARIES_H_
+
+#include <string>
+#include <vector>
+
+#include "device/cuda/api.h"
+
+// NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
+// order, in the folders of the environment variable ONNXGRAD_CUDA_PATH, by the dynamic linker, in
+// the wheels of NVIDIA that a Python environment has (nvidia/*/lib), and in the folders of CUDA's
+// toolkit.
+
+namespace onnxgrad::device::cuda {
+
+/// Throws: DeviceError (the library is absent, with the command that installs it, or too old).
+const Driver& driver();
+const Nvrtc& nvrtc();
+
+/// Why driver() throws; empty: it does not.
+std::string driver_problem();
+
+/// Folders of wheels are searched in these site-packages too, before those that are found; for
+/// Python, which knows its own.
+void add_site_packages(const std::vector<std::string>& folders);
+
+}  // namespace onnxgrad::device::cuda
+
+#endif  // ONNXGRAD_DEVICE_CUDA_LIBRARIES_H_

@@ -1,0 +1,151 @@
+#include "device/cuda/step_kernels.h"
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "base/check.h"
+#include "device/cuda/libraries.h"
+#include "device/cuda/text_kernel.h"
+
+namespace onnxgrad::device::cuda {
+namespace {
+
+static_assert(offsetof(opdef::StepCells, step) == sizeof(std::uint64_t));
+static_assert(offsetof(SeriesCells, first_place) == sizeof(std::uint64_t));
+
+// Cells and series are arrays of 8-byte words: [seed, step, ...] and [first_step, first_place].
+constexpr const char* kText = R"(
+OG_FUNCTION og_i64 og_step(const og_u64* cells, const og_u64* series) {
+  return (og_i64)(cells[1] - series[0]);
+}
+
+OG_KERNEL(og_count_step, 1) { ++a.pointer<og_u64>(0)[1]; }
+
+OG_KERNEL(og_take_scalar, 5) {
+  const double value =
+      a.pointer<double>(2)[og_step(a.pointer<og_u64>(0), a.pointer<og_u64>(1))];
+  if (a.integer(4) != 0) {
+    *a.pointer<double>(3) = value;
+  } else {
+    *a.pointer<float>(3) = (float)value;
+  }
+}
+
+OG_KERNEL(og_keep_scalar, 5) {
+  double* const at = a.pointer<double>(3) + og_step(a.pointer<og_u64>(0), a.pointer<og_u64>(1));
+  *at = a.integer(4) != 0 ? *a.pointer<double>(2) : (double)*a.pointer<float>(2);
+}
+
+template <class T>
+OG_FUNCTION void og_gather(const T* from, const og_i64* order, T* to, og_i64 first, og_i64 rows,
+                           og_i64 units) {
+  for (og_i64 i = og_first(); i < rows * units; i += og_stride()) {
+    const og_i64 place = first + i / units;
+    to[i] = from[(order == 0 ? place : order[place]) * units + i % units];
+  }
+}
+
+OG_KERNEL(og_gather_rows, 8) {
+  const og_u64* const series = a.pointer<og_u64>(1);
+  const og_i64 first = (og_i64)series[1] + og_step(a.pointer<og_u64>(0), series) * a.integer(7);
+  const og_i64* const order = a.pointer<og_i64>(3);
+  const og_i64 bytes = a.integer(6);
+  if (bytes % 4 == 0) {
+    og_gather(a.pointer<og_u32>(2), order, a.pointer<og_u32>(4), first, a.integer(5), bytes / 4);
+  } else {
+    og_gather(a.pointer<og_u8>(2), order, a.pointer<og_u8>(4), first, a.integer(5), bytes);
+  }
+}
+)";
+
+struct Compiled {
+  std::shared_ptr<const Module> module;
+  Handle count_step = nullptr;
+  Handle take_scalar = nullptr;
+  Handle keep_scalar = nullptr;
+  Handle gather_rows = nullptr;
+};
+
+std::mutex mutex;
+std::map<int, Compiled> compiled;  // by card; entries stay
+
+const Compiled& of_current_card() {
+  const std::scoped_lock lock(mutex);
+  const auto found = compiled.find(Context::current_index());
+  ONNXGRAD_ASSERT(found != compiled.end());
+  return found->second;
+}
+
+void run(Handle function, std::vector<Word> words, opdef::KernelArgs args,
+         const opdef::Launch& launch, std::int64_t elements = 1) {
+  constexpr int kThreads = 256;
+  TextKernel kernel{.module = nullptr, .function = function, .words = std::move(words)};
+  if (elements > 1) {
+    kernel.block[0] = kThreads;
+    kernel.grid[0] = num_blocks(elements, kThreads);
+  }
+  launch_text_kernel(kernel, args, launch);
+}
+
+Word wide(const void* data) {
+  return Word::of(std::int64_t{static_cast<const ScalarCopy*>(data)->dtype == DataType::kFloat64});
+}
+
+void count_step(const void* /*data*/, opdef::KernelArgs args, const opdef::Launch& launch) {
+  run(of_current_card().count_step, {Word::argument(0)}, args, launch);
+}
+
+void take_scalar(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  run(of_current_card().take_scalar,
+      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), wide(data)}, args,
+      launch);
+}
+
+void keep_scalar(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  run(of_current_card().keep_scalar,
+      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), wide(data)}, args,
+      launch);
+}
+
+void gather_rows(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  const auto& gather = *static_cast<const RowGather*>(data);
+  run(of_current_card().gather_rows,
+      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), Word::argument(3),
+       Word::of(gather.rows), Word::of(gather.row_bytes), Word::of(gather.batch_rows)},
+      args, launch, gather.rows * gather.row_bytes / 4);
+}
+
+void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  const auto bytes = static_cast<std::size_t>(static_cast<const ByteCopy*>(data)->bytes);
+  if (bytes == 0) return;
+  check(driver().MemcpyDtoDAsync(reinterpret_cast<DevicePointer>(args[1]),
+                                 reinterpret_cast<DevicePointer>(args[0]), bytes, launch.stream),
+        "cuMemcpyDtoDAsync");
+}
+
+}  // namespace
+
+void prepare_step_kernels(const std::shared_ptr<Context>& context) {
+  const std::scoped_lock lock(mutex);
+  Compiled& made = compiled[context->index()];
+  if (made.module != nullptr) return;
+  const auto module = Module::of(context, kText);
+  made.count_step = module->function("og_count_step");
+  made.take_scalar = module->function("og_take_scalar");
+  made.keep_scalar = module->function("og_keep_scalar");
+  made.gather_rows = module->function("og_gather_rows");
+  made.module = module;
+}
+
+const StepKernels& cuda_step_kernels() {
+  static constexpr StepKernels kKernels{.count_step = count_step,
+                                        .take_scalar = take_scalar,
+                                        .keep_scalar = keep_scalar,
+                                        .gather_rows = gather_rows,
+                                        .copy_bytes = copy_bytes};
+  return kKernels;
+}
+
+}  // namespace onnxgrad::device::cuda

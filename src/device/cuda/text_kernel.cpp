@@ -1,0 +1,191 @@
+#include "device/cuda/text_kernel.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/checksum.h"
+#include "device/cuda/image_cache.h"
+#include "device/cuda/libraries.h"
+#include "onnxgrad/error.h"
+#include "opdef/expr_text.h"
+
+namespace onnxgrad::device::cuda {
+namespace {
+
+// --fmad=false: products and sums are rounded one by one, as on the CPU.
+constexpr const char* kOptions[] = {"--std=c++17",      "--fmad=false", "--prec-div=true",
+                                    "--prec-sqrt=true", "--ftz=false",  "-diag-suppress=177"};
+
+std::string log_of(Handle program) {
+  std::size_t bytes = 0;
+  if (nvrtc().GetLogSize(program, &bytes) != kSuccess || bytes < 2) return {};
+  std::string log(bytes, '\0');
+  nvrtc().GetLog(program, log.data());
+  return log.substr(0, std::min<std::size_t>(log.find('\0'), 600));
+}
+
+std::string compile(const std::string& source, const std::string& architecture) {
+  const auto succeed = [](int result, const char* call) {
+    if (result == kSuccess) return;
+    throw DeviceError({.what = fmt::format("{}: {}", call, nvrtc().GetErrorString(result)),
+                       .hint = "Install the version of nvidia-cuda-nvrtc that fits the driver."});
+  };
+  Handle program = nullptr;
+  succeed(nvrtc().CreateProgram(&program, source.c_str(), "onnxgrad.cu", 0, nullptr, nullptr),
+          "nvrtcCreateProgram");
+  struct Destroyer {
+    Handle program;
+    ~Destroyer() { nvrtc().DestroyProgram(&program); }
+  } const destroyer{program};
+  const std::string target = "--gpu-architecture=" + architecture;
+  std::vector<const char*> options{target.c_str()};
+  options.insert(options.end(), std::begin(kOptions), std::end(kOptions));
+  const int result =
+      nvrtc().CompileProgram(program, static_cast<int>(options.size()), options.data());
+  if (result != kSuccess) {
+    throw DeviceError({.what = "a kernel cannot be compiled for the card",
+                       .detail = log_of(program),
+                       .hint = "Report this as a bug, with the model."});
+  }
+  std::size_t bytes = 0;
+  succeed(nvrtc().GetCubinSize(program, &bytes), "nvrtcGetCUBINSize");
+  std::string image(bytes, '\0');
+  succeed(nvrtc().GetCubin(program, image.data()), "nvrtcGetCUBIN");
+  return image;
+}
+
+std::string image_of(const std::string& source, const std::string& architecture) {
+  int major = 0;
+  int minor = 0;
+  nvrtc().Version(&major, &minor);
+  std::string key = fmt::format("nvrtc {}.{} {}", major, minor, architecture);
+  for (const char* option : kOptions) key += fmt::format(" {}", option);
+  key += "\n" + source;
+  if (auto image = find_image(key)) return *std::move(image);
+  std::string image = compile(source, architecture);
+  keep_image(key, image);
+  return image;
+}
+
+}  // namespace
+
+std::string_view kernel_prelude() {
+  static const std::string text = R"(#ifdef __CUDACC_RTC__
+#define OG_FUNCTION static __device__ __forceinline__
+#define OG_SHARED __shared__
+#define OG_KERNEL(name, words) \
+  extern "C" __global__ void __launch_bounds__(1024) name(const og_words<words> a)
+#endif
+)" + std::string(opdef::text_prelude()) +
+                                  R"(
+template <int n>
+struct og_words {
+  unsigned long long word[n];
+  template <class T>
+  OG_FUNCTION_MEMBER T* pointer(int i) const {
+    return reinterpret_cast<T*>(word[i]);
+  }
+  OG_FUNCTION_MEMBER og_i64 integer(int i) const { return (og_i64)word[i]; }
+  OG_FUNCTION_MEMBER double real(int i) const {
+    double value;
+    memcpy(&value, &word[i], sizeof value);
+    return value;
+  }
+};
+
+OG_FUNCTION og_i64 og_first() { return (og_i64)blockIdx.x * blockDim.x + threadIdx.x; }
+OG_FUNCTION og_i64 og_stride() { return (og_i64)gridDim.x * blockDim.x; }
+)";
+  static const std::string whole =
+      "#ifdef __CUDACC_RTC__\n#define OG_FUNCTION_MEMBER __device__ __forceinline__\n#endif\n" +
+      text;
+  return whole;
+}
+
+Module::Module(std::shared_ptr<Context> context, const std::string& image)
+    : context_(std::move(context)) {
+  context_->make_current();
+  Handle module = nullptr;
+  check(driver().ModuleLoadData(&module, image.data()), "cuModuleLoadData");
+  module_ = Owned(module, driver().ModuleUnload);
+}
+
+std::shared_ptr<const Module> Module::of(const std::shared_ptr<Context>& context,
+                                         const std::string& text) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, std::string>, std::weak_ptr<const Module>> loaded;
+  const std::scoped_lock lock(mutex);
+  std::weak_ptr<const Module>& known = loaded[{context->index(), base::checksum_hex(text)}];
+  if (auto module = known.lock()) return module;
+  const std::string source = std::string(kernel_prelude()) + text;
+  std::shared_ptr<const Module> module(
+      new Module(context, image_of(source, context->architecture())));
+  known = module;
+  return module;
+}
+
+Handle Module::function(const char* name) const {
+  context_->make_current();
+  Handle function = nullptr;
+  check(driver().ModuleGetFunction(&function, module_.get(), name), "cuModuleGetFunction");
+  return function;
+}
+
+namespace {
+
+std::uint64_t address_of(const std::byte* argument, std::int64_t offset) {
+  return argument == nullptr
+             ? 0
+             : reinterpret_cast<std::uintptr_t>(argument) + static_cast<std::uint64_t>(offset);
+}
+
+}  // namespace
+
+void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
+                        const opdef::Launch& launch) {
+  if (std::ranges::find(kernel.grid, 0U) != kernel.grid.end()) return;  // nothing to compute
+  constexpr std::size_t kMostWords = 480;  // 4 KB of parameters, less what the driver keeps
+  std::array<std::uint64_t, kMostWords> words;
+  std::size_t num_words = 0;
+  for (const Word& word : kernel.words) {
+    std::uint64_t& value = words.at(num_words++);
+    switch (word.kind) {
+      case Word::Kind::kArgument:
+        value = address_of(args[word.integer], word.offset);
+        break;
+      case Word::Kind::kCells:
+        value = reinterpret_cast<std::uintptr_t>(launch.cells);
+        break;
+      case Word::Kind::kInteger:
+        value = static_cast<std::uint64_t>(word.integer);
+        break;
+      case Word::Kind::kReal:
+        std::memcpy(&value, &word.real, sizeof value);
+        break;
+    }
+  }
+  void* parameters[] = {words.data()};
+  check(driver().LaunchKernel(kernel.function, kernel.grid[0], kernel.grid[1], kernel.grid[2],
+                              kernel.block[0], kernel.block[1], kernel.block[2],
+                              kernel.shared_bytes, launch.stream, parameters, nullptr),
+        "cuLaunchKernel");
+}
+
+void launch_text_kernels(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  for (const TextKernel& kernel : *static_cast<const std::vector<TextKernel>*>(data)) {
+    launch_text_kernel(kernel, args, launch);
+  }
+}
+
+unsigned num_blocks(std::int64_t elements, int threads) {
+  constexpr std::int64_t kMost = 1 << 16;
+  const std::int64_t blocks = (elements + threads - 1) / threads;
+  return static_cast<unsigned>(std::clamp<std::int64_t>(blocks, 1, kMost));
+}
+
+}  // namespace onnxgrad::device::cuda

@@ -1,0 +1,86 @@
+#ifndef ONNXGRAD_DEVICE_CUDA_TEXT_KERNEL_H_
+#define ONNXGRAD_DEVICE_CUDA_TEXT_KERNEL_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/cuda/context.h"
+#include "opdef/kernel.h"
+
+// Kernels as texts, which NVRTC compiles when a plan is made; images are kept on disk. A kernel is
+// written as
+//
+//   OG_KERNEL(name, words) { ... }
+//
+// and reads its parameters, of eight bytes each, from `a`: a.pointer<T>(i), a.integer(i),
+// a.real(i). The prelude (kernel_prelude()) defines this, for NVRTC and for a C++ compiler that
+// stands in for it in tests.
+
+namespace onnxgrad::device::cuda {
+
+/// Text that precedes that of every kernel.
+std::string_view kernel_prelude();
+
+/// A compiled text.
+class Module {
+ public:
+  /// Compiles `text`, after the prelude, or takes its image from the cache, and loads it; the same
+  /// text is loaded once. Products are not contracted with sums. Throws: DeviceError.
+  static std::shared_ptr<const Module> of(const std::shared_ptr<Context>& context,
+                                          const std::string& text);
+
+  /// Throws: DeviceError (there is no such kernel).
+  Handle function(const char* name) const;
+
+ private:
+  Module(std::shared_ptr<Context> context, const std::string& image);
+
+  std::shared_ptr<Context> context_;
+  Owned module_;
+};
+
+/// A parameter of a kernel.
+struct Word {
+  enum class Kind : std::uint8_t { kArgument, kCells, kInteger, kReal };
+  Kind kind = Kind::kArgument;
+  std::int64_t integer = 0;  ///< the number of the argument, or the value
+  std::int64_t offset = 0;   ///< bytes from the argument's address
+  double real = 0;
+
+  /// The address of an argument; the scratch block follows inputs and outputs.
+  static Word argument(std::int64_t i, std::int64_t offset = 0) {
+    return {.kind = Kind::kArgument, .integer = i, .offset = offset};
+  }
+  static Word cells() { return {.kind = Kind::kCells}; }
+  static Word of(std::int64_t value) { return {.kind = Kind::kInteger, .integer = value}; }
+  static Word of(double value) { return {.kind = Kind::kReal, .real = value}; }
+};
+
+/// A launch of a kernel.
+struct TextKernel {
+  std::shared_ptr<const Module> module;  ///< keeps `function`
+  Handle function = nullptr;
+  std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
+  std::array<unsigned, 3> block{1, 1, 1};
+  unsigned shared_bytes = 0;
+  std::vector<Word> words;
+};
+
+/// Throws: DeviceError.
+void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
+                        const opdef::Launch& launch);
+
+/// The KernelFn of all texts; `data` is a std::vector<TextKernel>, launched one after the other.
+/// Throws: DeviceError.
+void launch_text_kernels(const void* data, opdef::KernelArgs args, const opdef::Launch& launch);
+
+/// Blocks of `threads` for `elements`, as many as the grid can have: kernels step over the rest.
+unsigned num_blocks(std::int64_t elements, int threads);
+
+}  // namespace onnxgrad::device::cuda
+
+#endif  // ONNXGRAD_DEVICE_CUDA_TEXT_KERNEL_H_

@@ -1,0 +1,192 @@
+#include "kernels.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <utility>
+
+namespace onnxgrad::cuda_standin {
+
+struct Index {
+  unsigned x, y, z;
+};
+struct Machine {
+  Index thread, block, block_dim, grid_dim;
+  void (*barrier)();
+};
+
+namespace {
+
+constexpr std::size_t kStack = 64 << 10;
+
+struct Fiber {
+  ucontext_t first;  // where it begins
+  jmp_buf at;        // where it goes on: jumps leave the mask of signals alone, unlike contexts
+  std::unique_ptr<std::byte[]> stack;
+  Index index;
+  bool is_begun = false;
+  bool is_done = false;
+};
+
+// The grid that runs: kernels run on one thread of the process at a time.
+struct Running {
+  const Function* function = nullptr;
+  const void* parameters = nullptr;
+  jmp_buf scheduler;
+  Fiber* fiber = nullptr;
+  std::vector<Fiber> fibers;  // kept for the next grid, with their stacks
+};
+Running running;
+
+void enter_fiber() {
+  running.function->run(running.parameters);
+  running.fiber->is_done = true;
+  _longjmp(running.scheduler, 1);
+}
+
+void wait_at_barrier() {
+  if (_setjmp(running.fiber->at) == 0) _longjmp(running.scheduler, 1);
+}
+
+void start(Fiber& fiber, const Index& thread) {
+  fiber.index = thread;
+  fiber.is_begun = false;
+  fiber.is_done = false;
+  if (fiber.stack) return;
+  fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
+  getcontext(&fiber.first);
+  fiber.first.uc_stack.ss_sp = fiber.stack.get();
+  fiber.first.uc_stack.ss_size = kStack;
+  fiber.first.uc_link = nullptr;
+}
+
+// Runs a fiber to its next barrier, or to its end.
+void resume(Fiber& fiber) {
+  running.fiber = &fiber;
+  if (_setjmp(running.scheduler) != 0) return;
+  if (std::exchange(fiber.is_begun, true)) _longjmp(fiber.at, 1);
+  makecontext(&fiber.first, enter_fiber, 0);
+  setcontext(&fiber.first);
+}
+
+std::vector<Index> threads_of(std::array<unsigned, 3> block) {
+  std::vector<Index> threads;
+  for (unsigned z = 0; z < block[2]; ++z) {
+    for (unsigned y = 0; y < block[1]; ++y) {
+      for (unsigned x = 0; x < block[0]; ++x) threads.push_back({x, y, z});
+    }
+  }
+  return threads;
+}
+
+template <class T>
+void shuffle(std::vector<T>& items, const std::function<std::uint32_t(std::uint32_t)>& random) {
+  for (std::size_t i = items.size(); i > 1; --i) {
+    std::swap(items[i - 1], items[random(static_cast<std::uint32_t>(i))]);
+  }
+}
+
+bool run_block(Machine& machine, const std::vector<Index>& threads,
+               const std::function<std::uint32_t(std::uint32_t)>& random) {
+  machine.barrier = wait_at_barrier;
+  std::vector<std::size_t> order(threads.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<Fiber>& fibers = running.fibers;
+  if (fibers.size() < threads.size()) fibers.resize(threads.size());
+  for (std::size_t i = 0; i < threads.size(); ++i) start(fibers[i], threads[i]);
+  for (;;) {
+    shuffle(order, random);
+    std::size_t num_done = 0;
+    for (const std::size_t i : order) {
+      Fiber& fiber = fibers[i];
+      machine.thread = fiber.index;
+      resume(fiber);
+      num_done += fiber.is_done ? 1U : 0U;
+    }
+    if (num_done == threads.size()) return true;
+    if (num_done > 0) return false;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Module> load_module(const void* image) {
+  std::size_t bytes = 0;
+  std::memcpy(&bytes, image, sizeof bytes);
+  // A file of its own name for each image: dlopen() takes two of one name for one library.
+  std::string path = (std::filesystem::temp_directory_path() / "onnxgrad_kernel_XXXXXX").string();
+  const int file = ::mkstemp(path.data());
+  const auto* begin = static_cast<const std::byte*>(image) + sizeof bytes;
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t written = ::write(file, begin + done, bytes - done);
+    if (written <= 0) break;
+    done += static_cast<std::size_t>(written);
+  }
+  ::close(file);
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  ::unlink(path.c_str());
+  if (library == nullptr) return nullptr;
+  auto* const machine = static_cast<Machine*>(::dlsym(library, "og_machine"));
+  if (machine == nullptr) return nullptr;
+  const auto* barriers = static_cast<const int*>(::dlsym(library, "og_has_barriers"));
+  auto made = std::make_unique<Module>();
+  made->library = library;
+  made->machine = machine;
+  made->has_barriers = barriers != nullptr && *barriers != 0;
+  return made;
+}
+
+Function* find_function(Module& module, const char* name) {
+  const auto run = reinterpret_cast<void (*)(const void*)>(::dlsym(module.library, name));
+  const auto* words =
+      static_cast<const int*>(::dlsym(module.library, (std::string(name) + "_words").c_str()));
+  if (run == nullptr || words == nullptr) return nullptr;
+  module.functions.push_back(new Function{.run = run,
+                                          .machine = module.machine,
+                                          .has_barriers = module.has_barriers,
+                                          .words = *words,
+                                          .name = name});
+  return module.functions.back();
+}
+
+void unload(std::unique_ptr<Module> module) {
+  for (Function* function : module->functions) function->run = nullptr;
+  ::dlclose(module->library);
+}
+
+bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
+              const std::vector<std::uint64_t>& words,
+              const std::function<std::uint32_t(std::uint32_t)>& random) {
+  Machine& machine = *function.machine;
+  machine.grid_dim = {grid[0], grid[1], grid[2]};
+  machine.block_dim = {block[0], block[1], block[2]};
+  running.function = &function;
+  running.parameters = words.data();
+  const std::vector<Index> threads = threads_of(block);
+  for (unsigned z = 0; z < grid[2]; ++z) {
+    for (unsigned y = 0; y < grid[1]; ++y) {
+      for (unsigned x = 0; x < grid[0]; ++x) {
+        machine.block = {x, y, z};
+        if (!function.has_barriers) {  // no fibers are needed
+          for (const Index& thread : threads) {
+            machine.thread = thread;
+            function.run(words.data());
+          }
+          continue;
+        }
+        if (!run_block(machine, threads, random)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace onnxgrad::cuda_standin

@@ -1,0 +1,111 @@
+// Stands in for NVRTC: texts are compiled by the C++ compiler into shared libraries, which the
+// stand-in of the driver loads. kernel_machine.h is what a text sees of a card.
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+enum Result : int { kOk = 0, kCompilation = 6 };
+
+struct Program {
+  std::string text;
+  std::string image;
+  std::string log;
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A folder of this process alone, removed at the end of a compilation.
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "onnxgrad_nvrtc_XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() {
+    std::error_code error;
+    fs::remove_all(path, error);
+  }
+  fs::path path;
+};
+
+}  // namespace
+
+extern "C" {
+
+int nvrtcVersion(int* major, int* minor) {
+  *major = 13;
+  *minor = 0;
+  return kOk;
+}
+
+const char* nvrtcGetErrorString(int result) {
+  return result == kCompilation ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS";
+}
+
+int nvrtcCreateProgram(void** program, const char* text, const char* /*name*/, int /*headers*/,
+                       const char* const* /*sources*/, const char* const* /*names*/) {
+  *program = new Program{.text = text, .image = {}, .log = {}};
+  return kOk;
+}
+
+int nvrtcCompileProgram(void* handle, int /*num_options*/, const char* const* /*options*/) {
+  auto& program = *static_cast<Program*>(handle);
+  const Folder folder;
+  const fs::path source = folder.path / "kernel.cpp";
+  std::ofstream(source) << "#include \"" ONNXGRAD_KERNEL_MACHINE "\"\n"
+                        << program.text << "\nextern \"C\" { int og_has_barriers = "
+                        << (program.text.find("__syncthreads") != std::string::npos) << "; }\n";
+  const fs::path image = folder.path / "kernel.so";
+  const fs::path log = folder.path / "log";
+  const std::string command =
+      std::string(ONNXGRAD_COMPILER) +
+      " -std=c++17 -O1 -ffp-contract=off -w -shared -fPIC -fno-exceptions -o " + image.string() +
+      " " + source.string() + " 2> " + log.string();
+  const bool is_compiled = std::system(command.c_str()) == 0;
+  program.log = contents(log);
+  if (!is_compiled) return kCompilation;
+  program.image = contents(image);
+  // The driver takes an image without its size: it comes first.
+  const std::size_t bytes = program.image.size();
+  program.image.insert(0, reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  return kOk;
+}
+
+int nvrtcGetCUBINSize(void* handle, std::size_t* bytes) {
+  *bytes = static_cast<Program*>(handle)->image.size();
+  return kOk;
+}
+int nvrtcGetCUBIN(void* handle, char* to) {
+  const std::string& image = static_cast<Program*>(handle)->image;
+  std::memcpy(to, image.data(), image.size());
+  return kOk;
+}
+int nvrtcGetProgramLogSize(void* handle, std::size_t* bytes) {
+  *bytes = static_cast<Program*>(handle)->log.size() + 1;
+  return kOk;
+}
+int nvrtcGetProgramLog(void* handle, char* to) {
+  const std::string& log = static_cast<Program*>(handle)->log;
+  std::memcpy(to, log.c_str(), log.size() + 1);
+  return kOk;
+}
+int nvrtcDestroyProgram(void** handle) {
+  delete static_cast<Program*>(*handle);
+  *handle = nullptr;
+  return kOk;
+}
+
+}  // extern "C"
