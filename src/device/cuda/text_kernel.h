@@ -66,12 +66,13 @@ struct Word {
 /// A launch of a kernel.
 struct TextKernel {
   std::shared_ptr<const Module> module;  ///< keeps `function`
-  std::string name = {};  ///< of the function
+  std::string name = {};                 ///< of the function
   Handle function = nullptr;
   std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
   std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;
   std::vector<Word> words;
+  std::shared_ptr<const void> keeps = nullptr;  ///< what its words refer to
 };
 
 /// The eight bytes that a kernel gets for a word.
