@@ -98,6 +98,7 @@ Context::Context(int index) : index_(index) {
   check(driver().StreamCreate(&allocations_, kNonBlocking), "cuStreamCreate");
   check(driver().EventCreate(&origin_, 0), "cuEventCreate");
   check(driver().EventRecord(origin_, allocations_), "cuEventRecord");
+  faults_ = std::make_unique<Faults>(allocate_pinned(Faults::kBoardBytes));
 }
 
 void Context::make_current() const {

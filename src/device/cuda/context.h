@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/cuda/api.h"
+#include "device/cuda/faults.h"
 #include "device/device.h"
 
 namespace onnxgrad::device::cuda {
@@ -43,6 +44,8 @@ class Context {
   Buffer allocate(std::int64_t bytes);
   /// Copies as many bytes as `to` has, and waits.
   void upload(const Buffer& to, const void* from) const;
+  /// Values that its kernels have refused.
+  Faults& faults() const { return *faults_; }
   /// Pinned memory of the host. Throws: DeviceError.
   std::shared_ptr<std::byte> allocate_pinned(std::int64_t bytes) const;
 
@@ -60,6 +63,7 @@ class Context {
   Handle pool_ = nullptr;
   Handle allocations_ = nullptr;  ///< the stream that memory is taken from and given back on
   Handle origin_ = nullptr;
+  std::unique_ptr<Faults> faults_;
 };
 
 /// A driver's object with the function that destroys it.

@@ -46,6 +46,7 @@ class CudaEvent final : public Event {
   void wait() const override {
     context_->make_current();
     check(driver().EventSynchronize(event_.get()), "cuEventSynchronize");
+    context_->faults().raise();
   }
   double seconds() const override {
     wait();
@@ -276,6 +277,7 @@ void CudaStream::copy(Address to, Address from, std::int64_t bytes) {
 void CudaStream::synchronize() {
   context_->make_current();
   check(driver().StreamSynchronize(streams_[0].get()), "cuStreamSynchronize");
+  context_->faults().raise();
 }
 
 }  // namespace onnxgrad::device::cuda

@@ -72,6 +72,7 @@ struct TextKernel {
   std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;
   std::vector<Word> words;
+  std::shared_ptr<const void> keeps = nullptr;  ///< what its words refer to
 };
 
 /// The eight bytes that a kernel gets for a word.

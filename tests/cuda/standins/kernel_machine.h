@@ -23,6 +23,13 @@ og_machine_state og_machine;
 #define gridDim og_machine.grid_dim
 #define __syncthreads() og_machine.barrier()
 
+inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected,
+                                    unsigned long long desired) {
+  const unsigned long long old = *at;
+  if (old == expected) *at = desired;
+  return old;
+}
+
 #define OG_FUNCTION static inline
 #define OG_FUNCTION_APART static
 // Addresses in memory are those of the stand-in of the driver, with its tag.
