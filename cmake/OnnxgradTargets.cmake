@@ -195,7 +195,8 @@ function(onnxgrad_finish_ops)
   onnxgrad_write_registration("${cuda_file}" ops register_builtin_cuda_kernels
     opdef::KernelRegistry ops/builtin.h "${cuda_stems}" cuda "_cuda")
   onnxgrad_add_layer(kernels_cuda UNITY
-    SOURCES ${cuda_file} ${cuda_sources} ${arg_CUDA_SOURCES} DEPS onnxgrad::ops onnxgrad::device_cuda)
+    SOURCES ${cuda_file} ${cuda_sources} ${arg_CUDA_SOURCES}
+    DEPS onnxgrad::ops onnxgrad::kernels_cpu onnxgrad::device_cuda)
   onnxgrad_add_layer(ops UNITY SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
   onnxgrad_add_layer(kernels_cpu UNITY KERNELS
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
