@@ -129,6 +129,14 @@ Buffer Context::allocate(std::int64_t bytes) {
   return {.address = Address{memory}, .bytes = bytes, .owner = std::move(owner)};
 }
 
+void Context::upload(const Buffer& to, const void* from) const {
+  make_current();
+  check(driver().MemcpyHtoDAsync(static_cast<DevicePointer>(to.address), from,
+                                 static_cast<std::size_t>(to.bytes), allocations_),
+        "cuMemcpyHtoDAsync");
+  check(driver().StreamSynchronize(allocations_), "cuStreamSynchronize");
+}
+
 std::shared_ptr<std::byte> Context::allocate_pinned(std::int64_t bytes) const {
   make_current();
   void* memory = nullptr;

@@ -41,6 +41,8 @@ class Context {
   /// Memory of the card, from a pool that keeps what is freed. Throws: DeviceError (there is none
   /// left).
   Buffer allocate(std::int64_t bytes);
+  /// Copies as many bytes as `to` has, and waits.
+  void upload(const Buffer& to, const void* from) const;
   /// Pinned memory of the host. Throws: DeviceError.
   std::shared_ptr<std::byte> allocate_pinned(std::int64_t bytes) const;
 

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
-#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "device/cuda/libraries.h"
@@ -58,14 +60,22 @@ OG_KERNEL(og_gather_rows, 8) {
     og_gather(a.pointer<og_u8>(2), order, a.pointer<og_u8>(4), first, a.integer(5), bytes);
   }
 }
+
+OG_KERNEL(og_copy_bytes, 3) {
+  const og_i64 bytes = a.integer(2);
+  const og_i64 whole = bytes / 4;  // addresses of values are multiples of 4
+  const og_u32* const from = a.pointer<og_u32>(0);
+  og_u32* const to = a.pointer<og_u32>(1);
+  for (og_i64 i = og_first(); i < whole; i += og_stride()) to[i] = from[i];
+  for (og_i64 i = whole * 4 + og_first(); i < bytes; i += og_stride()) {
+    a.pointer<og_u8>(1)[i] = a.pointer<og_u8>(0)[i];
+  }
+}
 )";
 
 struct Compiled {
   std::shared_ptr<const Module> module;
-  Handle count_step = nullptr;
-  Handle take_scalar = nullptr;
-  Handle keep_scalar = nullptr;
-  Handle gather_rows = nullptr;
+  std::map<std::string_view, Handle> functions;
 };
 
 std::mutex mutex;
@@ -78,43 +88,56 @@ const Compiled& of_current_card() {
   return found->second;
 }
 
-void run(Handle function, std::vector<Word> words, opdef::KernelArgs args,
-         const opdef::Launch& launch, std::int64_t elements = 1) {
+TextKernel text_of(const char* name, std::vector<Word> words, std::int64_t elements = 1) {
   constexpr int kThreads = 256;
-  TextKernel kernel{.module = nullptr, .function = function, .words = std::move(words)};
+  const Compiled& card = of_current_card();
+  TextKernel kernel{.module = card.module,
+                    .name = name,
+                    .function = card.functions.at(name),
+                    .words = std::move(words)};
   if (elements > 1) {
     kernel.block[0] = kThreads;
     kernel.grid[0] = num_blocks(elements, kThreads);
   }
-  launch_text_kernel(kernel, args, launch);
+  return kernel;
 }
 
 Word wide(const void* data) {
   return Word::of(std::int64_t{static_cast<const ScalarCopy*>(data)->dtype == DataType::kFloat64});
 }
 
-void count_step(const void* /*data*/, opdef::KernelArgs args, const opdef::Launch& launch) {
-  run(of_current_card().count_step, {Word::argument(0)}, args, launch);
+TextKernel text_of_count(const void* /*data*/) {
+  return text_of("og_count_step", {Word::argument(0)});
 }
 
-void take_scalar(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
-  run(of_current_card().take_scalar,
-      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), wide(data)}, args,
-      launch);
+TextKernel text_of_take(const void* data) {
+  return text_of("og_take_scalar", {Word::cells(), Word::argument(0), Word::argument(1),
+                                    Word::argument(2), wide(data)});
 }
 
-void keep_scalar(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
-  run(of_current_card().keep_scalar,
-      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), wide(data)}, args,
-      launch);
+TextKernel text_of_keep(const void* data) {
+  return text_of("og_keep_scalar", {Word::cells(), Word::argument(0), Word::argument(1),
+                                    Word::argument(2), wide(data)});
 }
 
-void gather_rows(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+TextKernel text_of_gather(const void* data) {
   const auto& gather = *static_cast<const RowGather*>(data);
-  run(of_current_card().gather_rows,
-      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), Word::argument(3),
-       Word::of(gather.rows), Word::of(gather.row_bytes), Word::of(gather.batch_rows)},
-      args, launch, gather.rows * gather.row_bytes / 4);
+  return text_of("og_gather_rows",
+                 {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2),
+                  Word::argument(3), Word::of(gather.rows), Word::of(gather.row_bytes),
+                  Word::of(gather.batch_rows)},
+                 gather.rows * gather.row_bytes / 4);
+}
+
+TextKernel text_of_copy(const void* data) {
+  const std::int64_t bytes = static_cast<const ByteCopy*>(data)->bytes;
+  return text_of("og_copy_bytes", {Word::argument(0), Word::argument(1), Word::of(bytes)},
+                 bytes / 4);
+}
+
+template <TextKernel (*text)(const void* data)>
+void launch_text(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
+  launch_text_kernel(text(data), args, launch);
 }
 
 void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
@@ -132,20 +155,30 @@ void prepare_step_kernels(const std::shared_ptr<Context>& context) {
   Compiled& made = compiled[context->index()];
   if (made.module != nullptr) return;
   const auto module = Module::of(context, kText);
-  made.count_step = module->function("og_count_step");
-  made.take_scalar = module->function("og_take_scalar");
-  made.keep_scalar = module->function("og_keep_scalar");
-  made.gather_rows = module->function("og_gather_rows");
+  for (const char* name : {"og_count_step", "og_take_scalar", "og_keep_scalar", "og_gather_rows",
+                           "og_copy_bytes"}) {
+    made.functions[name] = module->function(name);
+  }
   made.module = module;
 }
 
 const StepKernels& cuda_step_kernels() {
-  static constexpr StepKernels kKernels{.count_step = count_step,
-                                        .take_scalar = take_scalar,
-                                        .keep_scalar = keep_scalar,
-                                        .gather_rows = gather_rows,
+  static constexpr StepKernels kKernels{.count_step = launch_text<text_of_count>,
+                                        .take_scalar = launch_text<text_of_take>,
+                                        .keep_scalar = launch_text<text_of_keep>,
+                                        .gather_rows = launch_text<text_of_gather>,
                                         .copy_bytes = copy_bytes};
   return kKernels;
+}
+
+std::optional<TextKernel> step_text_kernel(const KernelCall& call) {
+  const StepKernels& own = cuda_step_kernels();
+  if (call.fn == own.count_step) return text_of_count(call.data);
+  if (call.fn == own.take_scalar) return text_of_take(call.data);
+  if (call.fn == own.keep_scalar) return text_of_keep(call.data);
+  if (call.fn == own.gather_rows) return text_of_gather(call.data);
+  if (call.fn == own.copy_bytes) return text_of_copy(call.data);
+  return std::nullopt;
 }
 
 }  // namespace onnxgrad::device::cuda

@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "device/cuda/libraries.h"
+#include "device/cuda/persistent.h"
+#include "device/cuda/recording.h"
 
 namespace onnxgrad::device::cuda {
 namespace {
@@ -59,7 +61,7 @@ class CudaEvent final : public Event {
 };
 
 /// A captured submission: alone, and kUnrolled times in a row.
-class Graph final : public Recording {
+class Graph final : public CudaRecording {
  public:
   static constexpr std::int64_t kUnrolled = 32;
 
@@ -67,7 +69,7 @@ class Graph final : public Recording {
     run_once_ = instantiate(captured);
   }
 
-  void launch(Handle stream, std::int64_t times) const {
+  void launch(Handle stream, std::int64_t times) const override {
     if (times >= kUnrolled && !run_many_) unroll();
     for (; times >= kUnrolled; times -= kUnrolled) launch(run_many_, stream);
     for (; times > 0; --times) launch(run_once_, stream);
@@ -180,6 +182,7 @@ void CudaStream::launch(const Work& work, Address cells) {
 
 std::unique_ptr<Recording> CudaStream::record(const Work& work, Address cells) {
   context_->make_current();
+  if (auto one = make_persistent(context_, work, cells)) return one;
   const Handle main = streams_[0].get();
   for (const CallPlace& place : work.places) stream_of(place.stream);  // not made in a capture
   check(driver().StreamBeginCapture(main, kCaptureThreadLocal), "cuStreamBeginCapture");
@@ -197,7 +200,7 @@ std::unique_ptr<Recording> CudaStream::record(const Work& work, Address cells) {
 
 void CudaStream::repeat(const Recording& recording, std::int64_t times) {
   context_->make_current();
-  static_cast<const Graph&>(recording).launch(streams_[0].get(), times);
+  static_cast<const CudaRecording&>(recording).launch(streams_[0].get(), times);
 }
 
 std::shared_ptr<Event> CudaStream::mark(bool is_timed) {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -78,9 +78,14 @@ std::string_view kernel_prelude() {
   static const std::string text = R"(#ifdef __CUDACC_RTC__
 #define OG_FUNCTION static __device__ __forceinline__
 #define OG_SHARED __shared__
-#define OG_KERNEL(name, words) \
+#define OG_FUNCTION_APART static __device__ __noinline__
+#define OG_ENTRY(name, words) \
   extern "C" __global__ void __launch_bounds__(1024) name(const og_words<words> a)
+#define OG_ADDRESS(word) (word)
 #endif
+#define OG_KERNEL(name, words) OG_ENTRY(name, words)
+#define og_first() ((og_i64)blockIdx.x * blockDim.x + threadIdx.x)
+#define og_stride() ((og_i64)gridDim.x * blockDim.x)
 )" + std::string(opdef::text_prelude()) +
                                   R"(
 template <int n>
@@ -88,7 +93,7 @@ struct og_words {
   unsigned long long word[n];
   template <class T>
   OG_FUNCTION_MEMBER T* pointer(int i) const {
-    return reinterpret_cast<T*>(word[i]);
+    return reinterpret_cast<T*>(OG_ADDRESS(word[i]));
   }
   OG_FUNCTION_MEMBER og_i64 integer(int i) const { return (og_i64)word[i]; }
   OG_FUNCTION_MEMBER double real(int i) const {
@@ -97,9 +102,6 @@ struct og_words {
     return value;
   }
 };
-
-OG_FUNCTION og_i64 og_first() { return (og_i64)blockIdx.x * blockDim.x + threadIdx.x; }
-OG_FUNCTION og_i64 og_stride() { return (og_i64)gridDim.x * blockDim.x; }
 )";
   static const std::string whole =
       "#ifdef __CUDACC_RTC__\n#define OG_FUNCTION_MEMBER __device__ __forceinline__\n#endif\n" +
@@ -107,8 +109,8 @@ OG_FUNCTION og_i64 og_stride() { return (og_i64)gridDim.x * blockDim.x; }
   return whole;
 }
 
-Module::Module(std::shared_ptr<Context> context, const std::string& image)
-    : context_(std::move(context)) {
+Module::Module(std::shared_ptr<Context> context, const std::string& image, std::string text)
+    : context_(std::move(context)), text_(std::move(text)) {
   context_->make_current();
   Handle module = nullptr;
   check(driver().ModuleLoadData(&module, image.data()), "cuModuleLoadData");
@@ -124,7 +126,7 @@ std::shared_ptr<const Module> Module::of(const std::shared_ptr<Context>& context
   if (auto module = known.lock()) return module;
   const std::string source = std::string(kernel_prelude()) + text;
   std::shared_ptr<const Module> module(
-      new Module(context, image_of(source, context->architecture())));
+      new Module(context, image_of(source, context->architecture()), text));
   known = module;
   return module;
 }
@@ -136,15 +138,23 @@ Handle Module::function(const char* name) const {
   return function;
 }
 
-namespace {
-
-std::uint64_t address_of(const std::byte* argument, std::int64_t offset) {
-  return argument == nullptr
-             ? 0
-             : reinterpret_cast<std::uintptr_t>(argument) + static_cast<std::uint64_t>(offset);
+std::uint64_t value_of(const Word& word, opdef::KernelArgs args, const opdef::Launch& launch) {
+  switch (word.kind) {
+    case Word::Kind::kArgument: {
+      const std::byte* const argument = args[word.integer];
+      return argument == nullptr ? 0
+                                 : reinterpret_cast<std::uintptr_t>(argument) +
+                                       static_cast<std::uint64_t>(word.offset);
+    }
+    case Word::Kind::kCells:
+      return reinterpret_cast<std::uintptr_t>(launch.cells);
+    case Word::Kind::kInteger:
+      return static_cast<std::uint64_t>(word.integer);
+    case Word::Kind::kReal:
+      return std::bit_cast<std::uint64_t>(word.real);
+  }
+  return 0;
 }
-
-}  // namespace
 
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
                         const opdef::Launch& launch) {
@@ -152,23 +162,7 @@ void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
   constexpr std::size_t kMostWords = 480;  // 4 KB of parameters, less what the driver keeps
   std::array<std::uint64_t, kMostWords> words;
   std::size_t num_words = 0;
-  for (const Word& word : kernel.words) {
-    std::uint64_t& value = words.at(num_words++);
-    switch (word.kind) {
-      case Word::Kind::kArgument:
-        value = address_of(args[word.integer], word.offset);
-        break;
-      case Word::Kind::kCells:
-        value = reinterpret_cast<std::uintptr_t>(launch.cells);
-        break;
-      case Word::Kind::kInteger:
-        value = static_cast<std::uint64_t>(word.integer);
-        break;
-      case Word::Kind::kReal:
-        std::memcpy(&value, &word.real, sizeof value);
-        break;
-    }
-  }
+  for (const Word& word : kernel.words) words.at(num_words++) = value_of(word, args, launch);
   void* parameters[] = {words.data()};
   check(driver().LaunchKernel(kernel.function, kernel.grid[0], kernel.grid[1], kernel.grid[2],
                               kernel.block[0], kernel.block[1], kernel.block[2],

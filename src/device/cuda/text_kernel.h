@@ -35,12 +35,15 @@ class Module {
 
   /// Throws: DeviceError (there is no such kernel).
   Handle function(const char* name) const;
+  /// Its text, without the prelude.
+  const std::string& text() const { return text_; }
 
  private:
-  Module(std::shared_ptr<Context> context, const std::string& image);
+  Module(std::shared_ptr<Context> context, const std::string& image, std::string text);
 
   std::shared_ptr<Context> context_;
   Owned module_;
+  std::string text_;
 };
 
 /// A parameter of a kernel.
@@ -63,12 +66,16 @@ struct Word {
 /// A launch of a kernel.
 struct TextKernel {
   std::shared_ptr<const Module> module;  ///< keeps `function`
+  std::string name = {};  ///< of the function
   Handle function = nullptr;
   std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
   std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;
   std::vector<Word> words;
 };
+
+/// The eight bytes that a kernel gets for a word.
+std::uint64_t value_of(const Word& word, opdef::KernelArgs args, const opdef::Launch& launch);
 
 /// Throws: DeviceError.
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,

@@ -24,9 +24,12 @@ og_machine_state og_machine;
 #define __syncthreads() og_machine.barrier()
 
 #define OG_FUNCTION static inline
+#define OG_FUNCTION_APART static
+// Addresses in memory are those of the stand-in of the driver, with its tag.
+#define OG_ADDRESS(word) ((word) & ~(1ull << 62))
 #define OG_FUNCTION_MEMBER inline
 #define OG_SHARED static
-#define OG_KERNEL(name, words)                                     \
+#define OG_ENTRY(name, words)                                      \
   static void name##_body(const og_words<words>& a);               \
   extern "C" {                                                     \
   int name##_words = words;                                        \

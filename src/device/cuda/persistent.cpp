@@ -1,0 +1,200 @@
+#include "device/cuda/persistent.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/cuda/libraries.h"
+#include "device/cuda/step_kernels.h"
+#include "device/cuda/text_kernel.h"
+
+namespace onnxgrad::device::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+constexpr std::size_t kMostLaunches = 512;
+constexpr std::size_t kMostTexts = 96;
+// A block of a kernel takes about as long as a node of a graph if it waits for memory a few times:
+// with more than these in one, several multiprocessors are faster.
+constexpr std::int64_t kMostBlocks = 32;
+constexpr std::int64_t kMeanBlocks = 4;
+// Steps of a launch; a card that also draws a screen stops kernels of some seconds.
+constexpr std::int64_t kMostSteps = 4096;
+
+// The hardware's names, before the texts see others of the same spelling.
+constexpr const char* kBefore = R"(
+OG_FUNCTION unsigned og_lane() { return threadIdx.x; }
+OG_FUNCTION void og_wait() { __syncthreads(); }
+struct og_extent {
+  unsigned x, y, z;
+};
+struct og_launch {
+  og_extent grid, dim, block;
+};
+OG_SHARED og_launch og_now;
+OG_FUNCTION og_extent og_thread() {
+  const unsigned lane = og_lane();
+  og_extent at;
+  at.x = lane % og_now.dim.x;
+  at.y = lane / og_now.dim.x % og_now.dim.y;
+  at.z = lane / (og_now.dim.x * og_now.dim.y);
+  return at;
+}
+#undef threadIdx
+#undef blockIdx
+#undef blockDim
+#undef gridDim
+#define threadIdx og_thread()
+#define blockIdx og_now.block
+#define blockDim og_now.dim
+#define gridDim og_now.grid
+#undef OG_KERNEL
+#define OG_KERNEL(name, words) \
+  enum { name##_words = words }; \
+  OG_FUNCTION_APART void name(const og_words<words>& a)
+)";
+
+// Does the blocks of one launch. Its place in the table: grid, block, then the words.
+constexpr const char* kBlocks = R"(
+#define OG_LAUNCH(place, words_of, body)                                        \
+  {                                                                             \
+    const og_u64* const at = table + (place);                                   \
+    for (og_u64 b = 0; b < at[0] * at[1] * at[2]; ++b) {                         \
+      if (og_lane() == 0) {                                                     \
+        og_now.grid.x = (unsigned)at[0];                                        \
+        og_now.grid.y = (unsigned)at[1];                                        \
+        og_now.grid.z = (unsigned)at[2];                                        \
+        og_now.dim.x = (unsigned)at[3];                                         \
+        og_now.dim.y = (unsigned)at[4];                                         \
+        og_now.dim.z = (unsigned)at[5];                                         \
+        og_now.block.x = (unsigned)(b % at[0]);                                 \
+        og_now.block.y = (unsigned)(b / at[0] % at[1]);                         \
+        og_now.block.z = (unsigned)(b / (at[0] * at[1]));                       \
+      }                                                                         \
+      og_wait();                                                                \
+      if (og_lane() < at[3] * at[4] * at[5]) {                                  \
+        body(*(const og_words<words_of>*)(at + 6));                             \
+      }                                                                         \
+      og_wait();                                                                \
+    }                                                                           \
+  }
+)";
+
+struct Launched {
+  TextKernel kernel;
+  opdef::KernelArgs args;
+};
+
+// nullopt: not all of the work is texts.
+std::optional<std::vector<Launched>> launches_of(const Work& work) {
+  std::vector<Launched> launches;
+  for (const KernelCall& call : work.calls) {
+    if (call.fn == launch_text_kernels) {
+      for (const TextKernel& one : *static_cast<const std::vector<TextKernel>*>(call.data)) {
+        launches.push_back({.kernel = one, .args = call.args});
+      }
+    } else if (auto step = step_text_kernel(call)) {
+      launches.push_back({.kernel = *std::move(step), .args = call.args});
+    } else {
+      return std::nullopt;
+    }
+  }
+  return launches;
+}
+
+std::int64_t product(const std::array<unsigned, 3>& numbers) {
+  return std::int64_t{numbers[0]} * numbers[1] * numbers[2];
+}
+
+bool fits_one_block(const std::vector<Launched>& launches) {
+  if (launches.size() < 2 || launches.size() > kMostLaunches) return false;
+  std::int64_t all = 0;
+  for (const auto& [kernel, args] : launches) {
+    const std::int64_t blocks = product(kernel.grid);
+    const std::int64_t threads = product(kernel.block);
+    if (blocks > kMostBlocks || threads > kThreads || kernel.shared_bytes > 0) return false;
+    // All threads of the block have to come to its barriers.
+    const bool waits = kernel.module->text().find("__syncthreads") != std::string::npos;
+    if (waits && threads != kThreads) return false;
+    all += blocks;
+  }
+  return all <= kMeanBlocks * static_cast<std::int64_t>(launches.size());
+}
+
+class Persistent final : public CudaRecording {
+ public:
+  Persistent(std::shared_ptr<const Module> module, Buffer table)
+      : module_(std::move(module)),
+        table_(std::move(table)),
+        function_(module_->function("og_series")) {}
+  Persistent(const Persistent&) = delete;
+  Persistent& operator=(const Persistent&) = delete;
+  ~Persistent() override {
+    if (stream_ != nullptr) driver().StreamSynchronize(stream_);  // it reads the table
+  }
+
+  void launch(Handle stream, std::int64_t times) const override {
+    stream_ = stream;
+    while (times > 0) {
+      const std::int64_t steps = std::min(times, kMostSteps);
+      std::array<std::uint64_t, 2> words{static_cast<std::uint64_t>(table_.address),
+                                         static_cast<std::uint64_t>(steps)};
+      void* parameters[] = {words.data()};
+      check(driver().LaunchKernel(function_, 1, 1, 1, kThreads, 1, 1, 0, stream, parameters,
+                                  nullptr),
+            "cuLaunchKernel");
+      times -= steps;
+    }
+  }
+
+ private:
+  std::shared_ptr<const Module> module_;
+  Buffer table_;
+  Handle function_;
+  mutable Handle stream_ = nullptr;  ///< that it was launched on last
+};
+
+}  // namespace
+
+std::unique_ptr<CudaRecording> make_persistent(const std::shared_ptr<Context>& context,
+                                               const Work& work, Address cells) {
+  const auto launches = launches_of(work);
+  if (!launches || !fits_one_block(*launches)) return nullptr;
+  std::map<std::string, int> numbers;  // of the texts
+  std::string texts;
+  std::string steps;
+  std::vector<std::uint64_t> table;
+  const opdef::Launch launch{
+      .stream = nullptr,
+      .cells = reinterpret_cast<const opdef::StepCells*>(kernel_argument(cells))};
+  for (const auto& [kernel, args] : *launches) {
+    if (product(kernel.grid) == 0) continue;
+    const std::string& text = kernel.module->text();
+    const auto [known, is_new] = numbers.try_emplace(text, static_cast<int>(numbers.size()));
+    if (is_new) texts += fmt::format("namespace og_{} {{\n{}\n}}\n", known->second, text);
+    const std::string body = fmt::format("og_{}::{}", known->second, kernel.name);
+    steps += fmt::format("OG_LAUNCH({}, {}_words, {})\n", table.size(), body, body);
+    for (const unsigned number : kernel.grid) table.push_back(number);
+    for (const unsigned number : kernel.block) table.push_back(number);
+    for (const Word& word : kernel.words) table.push_back(value_of(word, args, launch));
+  }
+  if (numbers.empty() || numbers.size() > kMostTexts) return nullptr;
+  const std::string whole = fmt::format(
+      "{}{}{}OG_ENTRY(og_series, 2) {{\n"
+      "  const og_u64* const table = a.pointer<og_u64>(0);\n"
+      "  for (og_i64 step = 0; step < a.integer(1); ++step) {{\n{}  }}\n}}\n",
+      kBefore, texts, kBlocks, steps);
+  auto module = Module::of(context, whole);
+  Buffer memory = context->allocate(static_cast<std::int64_t>(table.size() * sizeof(table[0])));
+  context->upload(memory, table.data());
+  return std::make_unique<Persistent>(std::move(module), std::move(memory));
+}
+
+}  // namespace onnxgrad::device::cuda
