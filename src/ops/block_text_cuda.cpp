@@ -50,10 +50,16 @@ struct og_product {
   OG_FUNCTION_MEMBER static T of(T a, T b) { return a * b; }
 };
 
+// A value of at most 8 bytes for each thread of a block of 256.
+OG_FUNCTION void* og_parts() {
+  OG_SHARED og_u64 part[256];
+  return part;
+}
+
 // The fold of the values of a column's threads, for all of them; blockDim.y is a power of two.
 template <class Fold, class T>
 OG_FUNCTION T og_fold_rows(T value) {
-  OG_SHARED T part[1024];
+  T* const part = (T*)og_parts();
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
   __syncthreads();
   part[at] = value;
@@ -128,17 +134,16 @@ std::string typedefs(std::initializer_list<std::pair<std::string_view, std::stri
 }
 
 std::array<unsigned, 2> block_of(const Columns& columns) {
-  constexpr std::int64_t kThreads = 256;
+  constexpr unsigned kThreads = 256;
   const auto power = [](std::int64_t most, std::int64_t wanted) {
     return std::bit_ceil(static_cast<unsigned>(std::clamp<std::int64_t>(wanted, 1, most)));
   };
-  const std::int64_t length = (columns.length + columns.splits - 1) / columns.splits;
   if (columns.are_adjacent) {
     const unsigned x = power(32, columns.count);
-    return {x, power(kThreads / x, length)};
+    return {x, kThreads / x};
   }
-  const unsigned y = power(kThreads, length);
-  return {power(std::max<std::int64_t>(kThreads / 2 / y, 1), columns.count), y};
+  const unsigned y = power(kThreads, columns.length);
+  return {kThreads / y, y};
 }
 
 int splits_for(const Columns& columns) {

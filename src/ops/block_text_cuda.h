@@ -36,7 +36,7 @@ struct Columns {
   int splits = 1;             ///< parts of each column, for blocks of their own: blockIdx.y
 };
 
-/// Threads of a block for such columns: {columns, rows}.
+/// Threads of a block for such columns: {columns, rows}; always 256, as small plans want.
 std::array<unsigned, 2> block_of(const Columns& columns);
 
 /// Parts that columns are split into, so that the card is busy. Depends on the columns alone.

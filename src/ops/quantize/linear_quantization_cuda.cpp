@@ -38,7 +38,7 @@ OG_KERNEL(og_quantize, 10) {
     const float zero = zeros == 0 ? 0.0f : (float)zeros[s];
     float steps = rintf(a.pointer<float>(0)[i] / a.pointer<float>(1)[s]) + zero;
     const float low = (float)a.integer(8), high = (float)a.integer(9);
-    steps = steps != steps ? zero : steps < low ? low : steps > high ? high : steps;
+    steps = !(steps > low) ? low : steps > high ? high : steps;  // NaN: low
     a.pointer<og_q>(3)[i] = (og_q)steps;
   }
 }

@@ -27,7 +27,7 @@ OG_FUNCTION og_best og_better(og_best a, og_best b, bool is_max, bool takes_last
 }
 
 OG_KERNEL(og_main, 7) {
-  OG_SHARED og_best part[1024];
+  OG_SHARED og_best part[256];
   const og_i64 columns = a.integer(2), length = a.integer(3), inner = a.integer(4);
   const bool is_max = a.integer(5) != 0, takes_last = a.integer(6) != 0;
   const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;

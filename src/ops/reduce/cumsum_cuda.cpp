@@ -18,7 +18,7 @@ using device::cuda::Word;
 // Words: x, y, columns, length, inner, whether it is exclusive, whether it is reverse.
 constexpr const char* kText = R"(
 OG_KERNEL(og_main, 7) {
-  OG_SHARED og_acc part[1024];
+  OG_SHARED og_acc part[256];
   const og_i64 columns = a.integer(2), length = a.integer(3), inner = a.integer(4);
   const bool is_exclusive = a.integer(5) != 0, is_reverse = a.integer(6) != 0;
   for (og_i64 first = (og_i64)blockIdx.x * blockDim.x; first < columns; first += og_columns()) {
