@@ -148,8 +148,8 @@ std::array<unsigned, 2> block_of(const Columns& columns) {
 
 int splits_for(const Columns& columns) {
   constexpr std::int64_t kMost = 64;
-  constexpr std::int64_t kBlocks = 512;       // keep a card busy
-  constexpr std::int64_t kElements = 16;      // of a thread at least
+  constexpr std::int64_t kBlocks = 512;   // keep a card busy
+  constexpr std::int64_t kElements = 16;  // of a thread at least
   const auto [x, y] = block_of(columns);
   const std::int64_t blocks = (columns.count + x - 1) / x;
   if (blocks == 0) return 1;

@@ -31,7 +31,7 @@ std::string typedefs(std::initializer_list<std::pair<std::string_view, std::stri
 /// Elements of a column and how columns lie in memory.
 struct Columns {
   std::int64_t count = 0;
-  std::int64_t length = 0;   ///< elements of each
+  std::int64_t length = 0;    ///< elements of each
   bool are_adjacent = false;  ///< elements of one place of all columns are adjacent
   int splits = 1;             ///< parts of each column, for blocks of their own: blockIdx.y
 };

@@ -12,7 +12,8 @@ namespace onnxgrad::ops {
 using device::cuda::Word;
 
 // The text reads StepCells as 8-byte words: seed, step, first row, rows, rows of the batch.
-static_assert(offsetof(opdef::StepCells, step) == 8 && offsetof(opdef::StepCells, first_row) == 16 &&
+static_assert(offsetof(opdef::StepCells, step) == 8 &&
+              offsetof(opdef::StepCells, first_row) == 16 &&
               offsetof(opdef::StepCells, rows) == 24 &&
               offsetof(opdef::StepCells, batch_rows) == 32);
 static_assert(static_cast<int>(base::RandomUse::kOperator) == 4);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,9 @@ using device::cuda::Word;
 
 // The addresses that opdef::elementwise_text() takes, from the words of a kernel.
 std::string operands_text(std::size_t num_inputs, std::size_t num_outputs) {
-  std::string text = fmt::format(
-      "OG_KERNEL(og_main, {}) {{\n  const void* in[{}];\n  void* out[{}];\n",
-      num_inputs + num_outputs + 1, std::max<std::size_t>(num_inputs, 1), num_outputs);
+  std::string text =
+      fmt::format("OG_KERNEL(og_main, {}) {{\n  const void* in[{}];\n  void* out[{}];\n",
+                  num_inputs + num_outputs + 1, std::max<std::size_t>(num_inputs, 1), num_outputs);
   for (std::size_t i = 0; i < num_inputs; ++i) {
     text += fmt::format("  in[{}] = a.pointer<void>({});\n", i, i);
   }
@@ -68,8 +69,7 @@ opdef::KernelOffer elementwise_launch(const opdef::KernelRequest& request,
   if (is_for_block) {
     offer.kernel = prepared(
         column_kernel(
-            request,
-            {.count = calls, .length = folds.length, .are_adjacent = folds.are_adjacent},
+            request, {.count = calls, .length = folds.length, .are_adjacent = folds.are_adjacent},
             element + block_main_text(num_inputs, num_outputs), "og_main", std::move(words)),
         fmt::format("text of {} elements in columns of {}", calls, folds.length));
   } else {

@@ -16,10 +16,10 @@ opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
     return opdef::KernelOffer::decline("the weight has rank 0");  // joins its neighbours
   }
   const auto update = opdef::WeightUpdate::read(request.node);
-  opdef::KernelOffer offer = elementwise_launch(
-      request, {.program = update.program(),
-                .compute = request.outputs[0].dtype,
-                .stored = static_cast<std::int64_t>(request.outputs.size())});
+  opdef::KernelOffer offer =
+      elementwise_launch(request, {.program = update.program(),
+                                   .compute = request.outputs[0].dtype,
+                                   .stored = static_cast<std::int64_t>(request.outputs.size())});
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(update.rule),
                                    request.outputs[0].dims.to_string());
   return offer;

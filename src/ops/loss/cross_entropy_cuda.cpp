@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -156,7 +157,8 @@ Loss loss_of(const KernelRequest& request, const Places& at, DataType numbers, D
   if (x.rank() < 2 || labels.dims.num_elements() * x[1] != x.num_elements()) {
     return {.declined = "labels that do not fit the scores"};
   }
-  const bool has_weights = request.has_input(first + 2) && first + 2 != static_cast<std::size_t>(at.log_sums);
+  const bool has_weights =
+      request.has_input(first + 2) && first + 2 != static_cast<std::size_t>(at.log_sums);
   if (has_weights && request.inputs[first + 2].dims.num_elements() != x[1]) {
     return {.declined = "weights that do not fit the classes"};
   }
@@ -210,7 +212,8 @@ KernelOffer offer_forward(const KernelRequest& request, const Places& at) {
   if (!loss.declined.empty()) return KernelOffer::decline(loss.declined);
   std::vector<TextKernel> launches{over_rows(request, loss, "og_rows")};
   const bool is_summed = loss.reduction != Reduction::kNone;
-  if (is_summed && request.has_output(0)) launches.push_back(in_one_block(request, loss, "og_loss"));
+  if (is_summed && request.has_output(0))
+    launches.push_back(in_one_block(request, loss, "og_loss"));
   KernelOffer offer;
   offer.kernel = prepared(std::move(launches), "rows of " + std::to_string(loss.rows.length));
   if (is_summed) offer.kernel.scratch_bytes = loss.rows.count * 16;

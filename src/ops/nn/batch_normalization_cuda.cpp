@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -98,8 +99,8 @@ OG_KERNEL(og_main, 22) {
 )";
 
 // Words: dy, x, scale, bias, saved mean, saved inverse, more, result, dx, dscale, dbias, g; 12:
-// groups, length, stride, elements of a group, segments, channels; 18: epsilon, mask, low, high; 22:
-// parts [2, groups] (scratch), if several groups have a channel.
+// groups, length, stride, elements of a group, segments, channels; 18: epsilon, mask, low, high;
+// 22: parts [2, groups] (scratch), if several groups have a channel.
 constexpr const char* kGradient = R"(
 template <class W>
 OG_FUNCTION og_t og_cotangent(const W& a, og_i64 i, og_t mean, og_t slope, og_t bias) {
@@ -217,7 +218,7 @@ bool is_number(DataType dtype) {
   return dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
 
-/// What the operands of a node are; each is an argument, -1: absent.
+/// Arguments of the operands of a forward pass; -1: absent.
 struct Forward {
   int mean = -1, variance = -1, residual = -1;
   int y = -1, running_mean = -1, running_variance = -1, saved_mean = -1, saved_inverse = -1;
@@ -285,12 +286,11 @@ KernelOffer offer_plain(const KernelRequest& request, bool per_instance) {
                               .momentum = request.node.float_attribute("momentum", 0)};
   const Groups groups = groups_of(x, per_instance);
   KernelOffer offer;
-  offer.kernel = prepared(
-      forward_kernel(request, groups, at,
-                     {request.inputs[0].dtype, request.inputs[1].dtype,
-                      request.inputs[operands - 1].dtype},
-                     op, uses_batch),
-      groups.label());
+  offer.kernel = prepared(forward_kernel(request, groups, at,
+                                         {request.inputs[0].dtype, request.inputs[1].dtype,
+                                          request.inputs[operands - 1].dtype},
+                                         op, uses_batch),
+                          groups.label());
   return offer;
 }
 
@@ -335,10 +335,10 @@ KernelOffer offer_fused(const KernelRequest& request) {
                    .saved_inverse = output(4)};
   const Groups groups = groups_of(request.inputs[0].dims, false);
   KernelOffer offer;
-  offer.kernel = prepared(
-      forward_kernel(request, groups, at, {type, DataType::kFloat32, DataType::kFloat32},
-                     FusedNormalization::read(request.node), /*uses_batch=*/true),
-      groups.label());
+  offer.kernel =
+      prepared(forward_kernel(request, groups, at, {type, DataType::kFloat32, DataType::kFloat32},
+                              FusedNormalization::read(request.node), /*uses_batch=*/true),
+               groups.label());
   offer.kernel.in_place = {{0, 0}};
   if (has_residual) offer.kernel.in_place.emplace_back(5, 0);
   return offer;
@@ -363,17 +363,17 @@ KernelOffer prepare_gradient(const KernelRequest& request, const Groups& groups,
   const bool has_parts = groups.count != groups.channels;
   const auto scratch = first + static_cast<int>(request.outputs.size());
   words.push_back(optional_argument(has_parts ? scratch : -1));
-  const std::string text =
-      typedefs({{"og_t", types.x == DataType::kFloat64 ? "double" : "float"},
-                {"og_x", text_type(types.x)},
-                {"og_g", text_type(types.statistics)},
-                {"og_c", text_type(types.channels)}}) +
-      "enum { og_saves = " + (is_fused ? "1" : "0") + " };\n" + kStatistics + kGradient;
+  const std::string text = typedefs({{"og_t", types.x == DataType::kFloat64 ? "double" : "float"},
+                                     {"og_x", text_type(types.x)},
+                                     {"og_g", text_type(types.statistics)},
+                                     {"og_c", text_type(types.channels)}}) +
+                           "enum { og_saves = " + (is_fused ? "1" : "0") + " };\n" + kStatistics +
+                           kGradient;
   std::vector<TextKernel> launches{
       column_kernel(request, groups.columns(), text, "og_main", words)};
   if (has_parts) {
-    launches.push_back(text_kernel_over(request, groups.channels,
-                                        std::string(block_text()) + text, "og_combine", words));
+    launches.push_back(text_kernel_over(request, groups.channels, std::string(block_text()) + text,
+                                        "og_combine", words));
   }
   KernelOffer offer;
   offer.kernel = prepared(std::move(launches), groups.label());

@@ -86,8 +86,8 @@ OG_KERNEL(og_main, 24) {
 }
 )";
 
-// Words: dy, x, scale, ds, dscale, dbias, more, mask, factor, dx, sums, statistics [rows] (scratch),
-// parts [3, splits, size] (scratch); rows, size, epsilon, splits.
+// Words: dy, x, scale, ds, dscale, dbias, more, mask, factor, dx, sums, statistics [rows]
+// (scratch), parts [3, splits, size] (scratch); rows, size, epsilon, splits.
 constexpr const char* kGradient = R"(
 OG_KERNEL(og_rows, 17) {
   const og_dy* const dy = a.pointer<og_dy>(0);
@@ -234,7 +234,8 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
   };
   const bool has_bias = at.bias >= 0;
   if (!is_number(numbers) || !fits(request.outputs[0], numbers, true) ||
-      !fits(input(at.scale), numbers, false) || (has_bias && !fits(input(at.bias), numbers, false))) {
+      !fits(input(at.scale), numbers, false) ||
+      (has_bias && !fits(input(at.bias), numbers, false))) {
     return KernelOffer::decline("operands of other types");
   }
   for (std::size_t i = 1; at.residual < 0 && i < request.outputs.size(); ++i) {
@@ -285,25 +286,26 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   const auto first = static_cast<int>(request.inputs.size());
   const bool drops = request.node.int_attribute("drops", 0) != 0;
   const auto is_scalar = [&](std::size_t i, DataType dtype) {
-    return !request.has_input(i) || (request.inputs[i].dims.num_elements() == 1 &&
-                                     (dtype == DataType::kUndefined ? is_number(request.inputs[i].dtype)
-                                                                    : request.inputs[i].dtype == dtype));
+    return !request.has_input(i) ||
+           (request.inputs[i].dims.num_elements() == 1 &&
+            (dtype == DataType::kUndefined ? is_number(request.inputs[i].dtype)
+                                           : request.inputs[i].dtype == dtype));
   };
-  if (request.inputs[0].dtype != DataType::kFloat32 || request.inputs[1].dtype != DataType::kFloat32 ||
-      request.inputs[1].dims != x || !request.has_output(1)) {
+  if (request.inputs[0].dtype != DataType::kFloat32 ||
+      request.inputs[1].dtype != DataType::kFloat32 || request.inputs[1].dims != x ||
+      !request.has_output(1)) {
     return KernelOffer::decline("a residual of another type or shape");
   }
   if (!is_scalar(4, DataType::kUndefined) || !is_scalar(5, DataType::kBool)) {
     return KernelOffer::decline("ratio and mode are not both scalars");
   }
-  KernelOffer offer =
-      offer_forward(request, {.residual = 1,
-                              .scale = 2,
-                              .bias = request.has_input(3) ? 3 : -1,
-                              .ratio = drops && request.has_input(4) ? 4 : -1,
-                              .mode = drops && request.has_input(5) ? 5 : -1,
-                              .sum = first + 1,
-                              .mask = request.has_output(2) ? first + 2 : -1});
+  KernelOffer offer = offer_forward(request, {.residual = 1,
+                                              .scale = 2,
+                                              .bias = request.has_input(3) ? 3 : -1,
+                                              .ratio = drops && request.has_input(4) ? 4 : -1,
+                                              .mode = drops && request.has_input(5) ? 5 : -1,
+                                              .sum = first + 1,
+                                              .mask = request.has_output(2) ? first + 2 : -1});
   offer.kernel.in_place = {{0, 1}, {1, 1}};
   return offer;
 }
@@ -365,8 +367,7 @@ KernelOffer offer_backward(const KernelRequest& request, bool is_fused) {
                                      {"og_dy", text_type(request.inputs[0].dtype)},
                                      {"og_ds", text_type(ds)}}) +
                            kStatistics + kGradient;
-  std::vector<TextKernel> launches{
-      column_kernel(request, rows.columns(), text, "og_rows", words)};
+  std::vector<TextKernel> launches{column_kernel(request, rows.columns(), text, "og_rows", words)};
   if (request.has_output(1) || request.has_output(2) || has_sums) {
     launches.push_back(column_kernel(request, places, text, "og_places", words));
     launches.push_back(text_kernel_over(request, 3 * rows.size, std::string(block_text()) + text,

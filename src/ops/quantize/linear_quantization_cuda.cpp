@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -97,8 +98,9 @@ KernelOffer offer_kernel(const KernelRequest& request, const char* name, DataTyp
   if (!space) return KernelOffer::decline("scales of another shape");
   const std::int64_t elements = request.inputs[0].dims.num_elements();
   const bool has_zeros = request.has_input(2);
-  if (has_zeros && (request.inputs[2].dtype != integers ||
-                    request.inputs[2].dims.num_elements() != request.inputs[1].dims.num_elements())) {
+  if (has_zeros &&
+      (request.inputs[2].dtype != integers ||
+       request.inputs[2].dims.num_elements() != request.inputs[1].dims.num_elements())) {
     return KernelOffer::decline("zero points that do not fit the scales");
   }
   std::vector<Word> words{Word::argument(0), Word::argument(1),
@@ -106,10 +108,10 @@ KernelOffer offer_kernel(const KernelRequest& request, const char* name, DataTyp
                           Word::argument(static_cast<std::int64_t>(request.inputs.size()))};
   add_integers(words, {elements, space->size, space->inner, space->block, least, largest});
   KernelOffer offer;
-  offer.kernel =
-      prepared(text_kernel_over(request, elements, typedefs({{"og_q", text_type(integers)}}) + kText,
-                                name, std::move(words)),
-               "element by element");
+  offer.kernel = prepared(
+      text_kernel_over(request, elements, typedefs({{"og_q", text_type(integers)}}) + kText, name,
+                       std::move(words)),
+      "element by element");
   return offer;
 }
 

@@ -109,9 +109,12 @@ KernelOffer offer_kernel(const KernelRequest& request, const char* name, const N
   if (type.empty() || is_f16(y.dtype)) return decline_dtype(request, y.dtype);
   const DataType operand = request.has_input(0) ? request.inputs[0].dtype : DataType::kFloat32;
   const auto result = static_cast<std::int64_t>(request.inputs.size());
-  std::vector<Word> words{optional_argument(request.has_input(0) ? 0 : -1), Word::argument(result),
-                          Word::argument(result + 1), Word::of(y.dims.num_elements()),
-                          Word::of(numbers.first), Word::of(numbers.second)};
+  std::vector<Word> words{optional_argument(request.has_input(0) ? 0 : -1),
+                          Word::argument(result),
+                          Word::argument(result + 1),
+                          Word::of(y.dims.num_elements()),
+                          Word::of(numbers.first),
+                          Word::of(numbers.second)};
   add_integers(words, {numbers.samples, numbers.classes});
   add_random_words(words, request.node, y.dims);
   const std::string_view operand_type = text_type(operand);
@@ -158,8 +161,8 @@ KernelOffer offer_multinomial(const KernelRequest& request) {
   if (!is_number(request.inputs[0].dtype)) return decline_dtype(request, request.inputs[0].dtype);
   if (x.rank() != 2 || x[1] == 0) return KernelOffer::decline("scores that are no matrix");
   return offer_kernel(request, "og_multinomials",
-                      {.samples = request.node.int_attribute("sample_size"), .classes = x[1]},
-                      x[0], std::max<std::int64_t>(x.num_elements(), 1) * 8);
+                      {.samples = request.node.int_attribute("sample_size"), .classes = x[1]}, x[0],
+                      std::max<std::int64_t>(x.num_elements(), 1) * 8);
 }
 
 }  // namespace

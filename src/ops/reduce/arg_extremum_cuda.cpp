@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,9 +66,8 @@ KernelOffer offer_arg(const KernelRequest& request, bool is_max) {
   const auto axis =
       static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
   const std::int64_t inner = dims.product(axis + 1, dims.rank());
-  const Columns columns{.count = dims.product(0, axis) * inner,
-                        .length = dims[axis],
-                        .are_adjacent = inner > 1};
+  const Columns columns{
+      .count = dims.product(0, axis) * inner, .length = dims[axis], .are_adjacent = inner > 1};
   if (columns.length == 0) return KernelOffer::decline("an empty set has no largest element");
   std::vector<Word> words = argument_words(0, 2);
   add_integers(words, {columns.count, columns.length, std::max<std::int64_t>(inner, 1), is_max,

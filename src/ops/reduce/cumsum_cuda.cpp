@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,9 +61,8 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
   }
   const auto axis = static_cast<std::size_t>(normalize_axis(planned->front(), dims.rank()));
   const std::int64_t inner = dims.product(axis + 1, dims.rank());
-  const Columns columns{.count = dims.product(0, axis) * inner,
-                        .length = dims[axis],
-                        .are_adjacent = inner > 1};
+  const Columns columns{
+      .count = dims.product(0, axis) * inner, .length = dims[axis], .are_adjacent = inner > 1};
   std::vector<Word> words{Word::argument(0), Word::argument(2)};
   add_integers(words, {columns.count, columns.length, std::max<std::int64_t>(inner, 1),
                        request.node.int_attribute("exclusive") != 0,

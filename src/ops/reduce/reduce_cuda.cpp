@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -31,7 +32,8 @@ struct Axes {
   void add_words(std::vector<Word>& words) const {
     words.push_back(Word::of(std::max<std::int64_t>(std::ssize(steps), 1)));
     for (std::size_t i = 0; i < kMostAxes; ++i) {
-      const auto [size, stride] = i < steps.size() ? steps[i] : std::pair<std::int64_t, std::int64_t>{1, 0};
+      const auto [size, stride] =
+          i < steps.size() ? steps[i] : std::pair<std::int64_t, std::int64_t>{1, 0};
       add_integers(words, {size, stride});
     }
   }
@@ -134,8 +136,9 @@ std::string text_of(const Kind& kind, DataType dtype) {
   std::string text = typedefs({{"og_t", type},
                                {"og_acc", kind.accumulates_elements ? type : wide},
                                {"og_fold", kind.fold}});
-  text += fmt::format("template <class W> OG_FUNCTION og_acc og_start(const W& a) {{ return (og_acc)a.{}(7); }}\n",
-                      is_floating ? "real" : "integer");
+  text += fmt::format(
+      "template <class W> OG_FUNCTION og_acc og_start(const W& a) {{ return (og_acc)a.{}(7); }}\n",
+      is_floating ? "real" : "integer");
   text += "OG_FUNCTION og_t og_shift(og_t x) { return ";
   text += is_floating ? "x - x == 0 ? x : (og_t)0; }\n" : "x; }\n";
   text += fmt::format("OG_FUNCTION og_acc og_map(og_t x, og_t shift) {{ return {}; }}\n", kind.map);
@@ -171,9 +174,8 @@ Word start_of(const Kind& kind, DataType dtype) {
 /// Appends the launches of one reduction of input 0; `shifts`: argument, or -1.
 void add_launches(const KernelRequest& request, const Kind& kind, const Space& space, int shifts,
                   std::vector<device::cuda::TextKernel>& launches, std::int64_t& scratch_bytes) {
-  Columns columns{.count = space.kept.count,
-                  .length = space.reduced.count,
-                  .are_adjacent = space.keeps_last};
+  Columns columns{
+      .count = space.kept.count, .length = space.reduced.count, .are_adjacent = space.keeps_last};
   columns.splits = splits_for(columns);
   const auto result = static_cast<std::int64_t>(request.inputs.size());
   std::vector<Word> words{Word::argument(0), Word::argument(result), Word::argument(result + 1),
@@ -228,9 +230,9 @@ KernelOffer offer_kind(const KernelRequest& request, const Kind& kind, std::stri
   add_launches(request, kind, space, kind.takes_logarithm_of_exp ? result : -1, launches,
                scratch_bytes);
   KernelOffer offer;
-  offer.kernel = prepared(std::move(launches), fmt::format("reduction of {} to {}",
-                                                           space.kept.count * space.reduced.count,
-                                                           space.kept.count));
+  offer.kernel = prepared(std::move(launches),
+                          fmt::format("reduction of {} to {}",
+                                      space.kept.count * space.reduced.count, space.kept.count));
   offer.kernel.scratch_bytes = scratch_bytes;
   return offer;
 }
