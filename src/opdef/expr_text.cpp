@@ -245,6 +245,14 @@ struct ReducedSpace {
       is_reduced[static_cast<std::size_t>(axis)] = true;
   }
 
+  std::int64_t length() const {
+    std::int64_t count = 1;
+    for (std::size_t axis = 0; axis < full.rank(); ++axis) {
+      if (is_reduced[axis]) count *= full[axis];
+    }
+    return count;
+  }
+
   std::int64_t kept() const {
     std::int64_t count = 1;
     for (std::size_t axis = 0; axis < full.rank(); ++axis) {
@@ -258,8 +266,13 @@ struct ReducedSpace {
 class ElementText {
  public:
   ElementText(const Elementwise& op, std::span<const TensorDesc> inputs,
-              std::span<const TensorDesc> outputs, std::string_view name)
-      : op_(op), inputs_(inputs), outputs_(outputs), name_(name), space_(op, inputs) {}
+              std::span<const TensorDesc> outputs, std::string_view name, bool is_for_block)
+      : op_(op),
+        inputs_(inputs),
+        outputs_(outputs),
+        name_(name),
+        is_for_block_(is_for_block),
+        space_(op, inputs) {}
 
   std::string write() {
     text_ = fmt::format(
@@ -269,8 +282,9 @@ class ElementText {
     open_loops();
     write_main();
     for (std::size_t axis = 0; axis < rank(); ++axis) {
-      if (space_.is_reduced[axis]) text_ += "}\n";
+      if (space_.is_reduced[axis] && !is_for_block_) text_ += "}\n";
     }
+    if (is_for_block_) close_block();
     if (op_.folds.empty()) return text_ + "}\n\n";
     op_.post ? write_post() : write_reduced();
     return text_ + "}\n\n";
@@ -312,7 +326,33 @@ class ElementText {
     }
   }
 
+  // The threads of a column share the elements.
+  void open_block() {
+    text_ += fmt::format(
+        "for (og_i64 r = index < {} ? threadIdx.y : {}; r < {}; r += blockDim.y) {{\n"
+        "og_i64 place = r;\n(void)place;\n",
+        space_.kept(), space_.length(), space_.length());
+    for (std::size_t axis = rank(); axis-- > 0;) {
+      if (!space_.is_reduced[axis]) continue;
+      text_ += fmt::format("const og_i64 i{0} = place % {1};\nplace /= {1};\n(void)i{0};\n", axis,
+                           std::max<std::int64_t>(space_.full[axis], 1));
+    }
+  }
+
+  void close_block() {
+    text_ += "}\n";
+    for (std::size_t i = 0; i < op_.folds.size(); ++i) {
+      const Fold fold = op_.folds[i];
+      text_ += fmt::format("total{0} = og_fold_rows<og_{1}>(total{0});\n", i,
+                           fold == Fold::kSum   ? "sum"
+                           : fold == Fold::kMax ? "largest"
+                                                : "least");
+    }
+    text_ += fmt::format("if (threadIdx.y != 0 || index >= {}) return;\n", space_.kept());
+  }
+
   void open_loops() {
+    if (is_for_block_) return open_block();
     for (std::size_t axis = 0; axis < rank(); ++axis) {
       if (!space_.is_reduced[axis]) continue;
       text_ +=
@@ -394,6 +434,7 @@ class ElementText {
   std::span<const TensorDesc> inputs_;
   std::span<const TensorDesc> outputs_;
   std::string_view name_;
+  bool is_for_block_;
   ReducedSpace space_;
   std::string text_;
 };
@@ -429,8 +470,11 @@ std::string program_text(const ExprProgram& program, DataType compute, std::stri
   return text + "}\n\n";
 }
 
-std::string elementwise_text(const Elementwise& op, std::span<const TensorDesc> inputs,
-                             std::span<const TensorDesc> outputs, std::string_view name) {
+namespace {
+
+std::string element_text(const Elementwise& op, std::span<const TensorDesc> inputs,
+                         std::span<const TensorDesc> outputs, std::string_view name,
+                         bool is_for_block) {
   const auto fits = [&](const TensorDesc& desc) { return is_computed(desc, op.compute); };
   if (compute_type(op.compute).empty() || !std::ranges::all_of(inputs, fits) ||
       !std::ranges::all_of(outputs, fits)) {
@@ -438,7 +482,30 @@ std::string elementwise_text(const Elementwise& op, std::span<const TensorDesc> 
   }
   std::string text = program_text(op.program, op.compute, fmt::format("{}_main", name));
   if (op.post) text += program_text(*op.post, op.compute, fmt::format("{}_post", name));
-  return text + ElementText(op, inputs, outputs, name).write();
+  return text + ElementText(op, inputs, outputs, name, is_for_block).write();
+}
+
+}  // namespace
+
+std::string elementwise_text(const Elementwise& op, std::span<const TensorDesc> inputs,
+                             std::span<const TensorDesc> outputs, std::string_view name) {
+  return element_text(op, inputs, outputs, name, /*is_for_block=*/false);
+}
+
+std::string elementwise_block_text(const Elementwise& op, std::span<const TensorDesc> inputs,
+                                   std::span<const TensorDesc> outputs, std::string_view name) {
+  return element_text(op, inputs, outputs, name, /*is_for_block=*/true);
+}
+
+ElementwiseFolds elementwise_folds(const Elementwise& op, std::span<const TensorDesc> inputs) {
+  const ReducedSpace space(op, inputs);
+  ElementwiseFolds folds{.length = space.length()};
+  for (std::size_t axis = space.full.rank(); axis-- > 0;) {
+    if (space.full[axis] == 1) continue;
+    folds.are_adjacent = !space.is_reduced[axis];
+    break;
+  }
+  return folds;
 }
 
 std::int64_t elementwise_calls(const Elementwise& op, std::span<const TensorDesc> inputs) {

@@ -45,6 +45,20 @@ std::string program_text(const ExprProgram& program, DataType compute, std::stri
 std::string elementwise_text(const Elementwise& op, std::span<const TensorDesc> inputs,
                              std::span<const TensorDesc> outputs, std::string_view name);
 
+/// The functions of a node with reductions, for devices whose threads have barriers: the
+/// blockDim.y threads of a column of a block call the last one with the same index, which may be
+/// beyond the last; the text needs ops/block_text_cuda.h.
+std::string elementwise_block_text(const Elementwise& op, std::span<const TensorDesc> inputs,
+                                   std::span<const TensorDesc> outputs, std::string_view name);
+
+/// Elements that are combined in one of the result, and whether the results of adjacent calls are
+/// adjacent in the operands' common shape.
+struct ElementwiseFolds {
+  std::int64_t length = 1;
+  bool are_adjacent = false;
+};
+ElementwiseFolds elementwise_folds(const Elementwise& op, std::span<const TensorDesc> inputs);
+
 /// The number of elements that elementwise_text() has a call for.
 std::int64_t elementwise_calls(const Elementwise& op, std::span<const TensorDesc> inputs);
 

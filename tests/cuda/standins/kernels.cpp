@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <numeric>
 #include <utility>
@@ -42,7 +43,7 @@ struct Running {
   const void* parameters = nullptr;
   jmp_buf scheduler;
   Fiber* fiber = nullptr;
-  std::vector<Fiber> fibers;  // kept for the next grid, with their stacks
+  std::deque<Fiber> fibers;  // kept for the next grid, with their stacks; a context cannot move
 };
 Running running;
 
@@ -99,7 +100,7 @@ bool run_block(Machine& machine, const std::vector<Index>& threads,
   machine.barrier = wait_at_barrier;
   std::vector<std::size_t> order(threads.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::vector<Fiber>& fibers = running.fibers;
+  std::deque<Fiber>& fibers = running.fibers;
   if (fibers.size() < threads.size()) fibers.resize(threads.size());
   for (std::size_t i = 0; i < threads.size(); ++i) start(fibers[i], threads[i]);
   for (;;) {
