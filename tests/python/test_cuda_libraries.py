@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -93,6 +95,27 @@ def test_no_compiler_of_kernels(tmp_path):
     said = use(tmp_path, ONNXGRAD_CUDA_PATH=str(tmp_path))
     assert "run-time compiler was not found" in said, said
     assert "pip install 'onnxgrad[cuda13]'" in said, said
+
+
+HEADERS = [
+    folder
+    for folder in [
+        Path(sysconfig.get_path("purelib")) / "nvidia/cu13/include",
+        Path("/usr/local/cuda/include"),
+    ]
+    if (folder / "cuda.h").exists() and (folder / "nvrtc.h").exists()
+]
+
+
+@pytest.mark.skipif(
+    not HEADERS, reason="needs NVIDIA's headers (wheels nvidia-cuda-runtime and nvidia-cuda-nvrtc)"
+)
+def test_declarations():
+    """The declarations of the library are those of NVIDIA's headers."""
+    command = ["g++", "-std=c++20", "-fsyntax-only", "-I", "src", "-I", "include"]
+    for folder in HEADERS:
+        command += ["-isystem", str(folder)]
+    subprocess.run([*command, "tests/cuda/declarations.cpp"], cwd=ROOT, check=True)
 
 
 @pytest.mark.skipif(has_driver(), reason="the driver of this machine would be loaded")
