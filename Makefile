@@ -19,7 +19,7 @@ cuda_env = ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRA
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-sanitizers cuda-cases ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-sanitizers cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN a
 	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test onnxgrad_standin_driver onnxgrad_standin_nvrtc
 	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
 	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
+
+cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
+	@preset=$(preset) scripts/cuda_archive.sh
 
 docs-test: build ## the examples of the documents, and their tables beside the code
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \
