@@ -7,6 +7,7 @@ not run again.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -115,12 +116,12 @@ def speed(root: Path, workload: str) -> dict[str, Any]:
     """Time a workload of benchmarks/peers by each library that is here."""
     times: dict[str, Any] = {}
     sys.path.insert(0, str(root / "peers"))
-    import peer_onnxgrad
-    import worker
-    import workloads
+    peer_onnxgrad = importlib.import_module("peer_onnxgrad")
+    worker = importlib.import_module("worker")
+    workloads = importlib.import_module("workloads")
 
     folder = Path.cwd()
-    program = [sys.executable, root / "peers/workloads.py", folder, workload]
+    program = [sys.executable, str(root / "peers/workloads.py"), str(folder), workload]
     subprocess.run(program, check=True)
     data = workloads.load_data(folder, workload)
     os.environ["ONNXGRAD_DEVICE"] = "cuda"
@@ -144,7 +145,7 @@ def _run(out: Path, root: Path, part: str, limit_s: int) -> dict[str, Any]:
     folder = out / "work"
     folder.mkdir(exist_ok=True)
     began = time.perf_counter()
-    command = [sys.executable, __file__, "--root", root, "--out", out, "--part", part]
+    command = [sys.executable, __file__, "--root", str(root), "--out", str(out), "--part", part]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=limit_s, check=False

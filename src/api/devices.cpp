@@ -1,6 +1,6 @@
 #include "onnxgrad/devices.h"
 
-#include "device/cuda/libraries.h"
+#include "device/cuda_plugin.h"
 #include "onnxgrad/cuda_libraries.h"
 #include "train/tools/devices.h"
 

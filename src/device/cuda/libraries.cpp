@@ -10,6 +10,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "device/cuda_plugin.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::device::cuda {

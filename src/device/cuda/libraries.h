@@ -20,10 +20,6 @@ const Nvrtc& nvrtc();
 /// Why driver() throws; empty: it does not.
 std::string driver_problem();
 
-/// Folders of wheels are searched in these site-packages too, before those that are found; for
-/// Python, which knows its own.
-void add_site_packages(const std::vector<std::string>& folders);
-
 }  // namespace onnxgrad::device::cuda
 
 #endif  // ONNXGRAD_DEVICE_CUDA_LIBRARIES_H_
