@@ -13,10 +13,13 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 # The simulated device is the default of every session, that of the command line too.
 simulated_env = $(pytest_env) ONNXGRAD_DEVICE=simulated \
   ONNXGRAD_DEVICE_PLUGINS=$(root)/build/$(preset)/tests/libonnxgrad_simulated_device.so
+cuda = $(root)/build/$(preset)/tests/cuda
+# Stand-ins of NVIDIA's libraries are a card: the default of every session.
+cuda_env = ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test test-device ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-sanitizers cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,13 +65,36 @@ dist-kills: build ## 60 kills of ranks of a training on three hosts, with resume
 test-faults: build ## kills and failing file calls, all of them (a sample is part of ctest)
 	@ONNXGRAD_FAULT_TESTS=long ctest --preset $(preset) -R '^faults$$' -V
 
-pytest: build ## the Python tests, a sample of them on the simulated device too
+pytest: build ## the Python tests, samples of them on the simulated device and on stand-ins of cards too
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
 	@$(simulated_env) python -m pytest -n $(jobs) -q -m device_sample
+	@$(pytest_env) $(cuda_env) ONNXGRAD_DEVICE=cuda python -m pytest -n $(jobs) -q -m cuda_sample
 	@$(pytest_env) python -m pytest -n $(jobs) -q
 
 test-device: build ## all Python tests with the simulated device in place of the CPU
 	@$(simulated_env) python -m pytest -n $(jobs) -q
+
+cuda-cases: build
+	@for i in $$(seq 0 $$(($(jobs) - 1))); do $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
+	  build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda/*' & done; \
+	for job in $$(jobs -p); do wait $$job; done
+
+test-cuda-standins: cuda-cases ## all operator cases, and Python's tests of training, on stand-ins of NVIDIA's libraries
+	@$(pytest_env) $(cuda_env) ONNXGRAD_DEVICE=cuda python -m pytest -n $(jobs) -q -m "device_sample or cuda_sample"
+
+test-cuda-texts: build ## the texts of all kernels through the real NVRTC, for four compute capabilities
+	@rm -rf $(cuda)/images $(cuda)/texts
+	@$(MAKE) cuda-cases
+	@python scripts/cuda_texts.py $(cuda)/texts
+
+test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN and UBSAN (cases=FILTER)
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test onnxgrad_standin_driver onnxgrad_standin_nvrtc
+	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
+	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
+
+cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
+	@preset=$(preset) scripts/cuda_archive.sh
 
 docs-test: build ## the examples of the documents, and their tables beside the code
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \

@@ -14,6 +14,7 @@
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/device_report.h"      // IWYU pragma: export
 #include "onnxgrad/device_tensor.h"      // IWYU pragma: export
+#include "onnxgrad/cuda_libraries.h"     // IWYU pragma: export
 #include "onnxgrad/devices.h"            // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/distillation.h"       // IWYU pragma: export

@@ -9,6 +9,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/amx.h"
+#include "onnxgrad/cuda_libraries.h"
 #include "onnxgrad/devices.h"
 #include "onnxgrad/version.h"
 
@@ -30,9 +31,19 @@ std::vector<std::pair<std::string, std::string>> installed_devices() {
   return result;
 }
 
+// Where this interpreter finds its packages: wheels of NVIDIA may be there.
+void add_wheels_of_interpreter() {
+  std::vector<std::string> folders;
+  for (const nb::handle entry : nb::module_::import_("sys").attr("path")) {
+    if (nb::isinstance<nb::str>(entry)) folders.push_back(nb::cast<std::string>(entry));
+  }
+  add_cuda_wheels(folders);
+}
+
 }  // namespace
 
 void bind_environment(nb::module_& module) {
+  add_wheels_of_interpreter();
   module.def("version", &version, "The version of the C++ library.");
   module.def("environment", &environment, "Versions of the library and of its build.");
   module.def("devices", &installed_devices, "Name and origin of each device.");

@@ -48,11 +48,17 @@ DEVICE_SAMPLE = {
 }
 
 
+# Files whose tests are marked cuda_sample.
+CUDA_SAMPLE = {"test_api_sessions", "test_optimizers", "test_train_command"}
+
+
 def pytest_collection_modifyitems(items):
     """Mark the sample; with another default device, leave out tests that need the CPU."""
     for item in items:
         if item.path.stem in DEVICE_SAMPLE:
             item.add_marker(pytest.mark.device_sample)
+        if item.path.stem in CUDA_SAMPLE:
+            item.add_marker(pytest.mark.cuda_sample)
     if os.environ.get("ONNXGRAD_DEVICE", "cpu") == "cpu":
         return
     for item in items:

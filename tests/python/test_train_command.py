@@ -384,7 +384,7 @@ def test_log_level(folder, logger):
         (["--lr", "-1"], 2, "lr"),
         (["--max-time", "soon"], 2, "not a duration"),
         (["--training-mode", "maybe"], 2, "--training-mode: unknown 'maybe'"),
-        (["--device", "cuda"], 7, "cuda"),
+        (["--device", "cuda:99"], 7, "cuda"),
         (["--ignored", "nothing"], 4, "'nothing'"),
         (["--metrics", "f2"], 2, "f2"),
         (["--validation", "missing.csv"], 4, "missing.csv"),

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "device/cuda_plugin.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::device::cuda {
@@ -23,17 +24,18 @@ struct Library {
   const char* install;  ///< how a user gets it
 };
 
+constexpr const char* kInstallLibraries =
+    "Install NVIDIA's libraries with \"pip install 'onnxgrad[cuda13]'\", or CUDA's toolkit.";
+
 const Library kDriverLibrary{
     .names = {"libcuda.so.1"},
     .purpose = "NVIDIA's driver",
     .install =
-        "Install the driver of the card (nvidia-smi shows it when it is there), in a "
+        "Install the driver of the card (nvidia-smi shows it when it is there); start a "
         "container with 'docker run --gpus all'."};
 const Library kNvrtcLibrary{.names = {"libnvrtc.so.13", "libnvrtc.so.12"},
                             .purpose = "CUDA's run-time compiler",
-                            .install =
-                                "Install it with 'pip install nvidia-cuda-nvrtc', or "
-                                "CUDA's toolkit."};
+                            .install = kInstallLibraries};
 
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
@@ -63,6 +65,7 @@ std::vector<std::string> wheel_folders() {
     const std::scoped_lock lock(site_packages().mutex);
     sites.assign(site_packages().folders.begin(), site_packages().folders.end());
   }
+  std::erase_if(sites, [](const fs::path& site) { return !site.is_absolute(); });
   std::error_code error;
   if (const char* environment = std::getenv("VIRTUAL_ENV")) {
     for (const auto& entry : fs::directory_iterator(fs::path(environment) / "lib", error)) {
@@ -79,10 +82,13 @@ std::vector<std::string> wheel_folders() {
   return folders;
 }
 
-std::vector<std::string> search_folders() {
+std::vector<std::string> search_folders(const Library& library) {
   std::vector<std::string> folders = split(std::getenv("ONNXGRAD_CUDA_PATH"));
-  folders.emplace_back();  // the linker's own search
+  if (!folders.empty() && &library != &kDriverLibrary) return folders;
+  const bool is_driver = &library == &kDriverLibrary;
+  if (is_driver) folders.emplace_back();  // the linker's own search
   for (std::string& folder : wheel_folders()) folders.push_back(std::move(folder));
+  if (!is_driver) folders.emplace_back();
   for (const char* folder : {"/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib",
                              "/usr/local/cuda/targets/sbsa-linux/lib", "/usr/local/nvidia/lib64"}) {
     folders.emplace_back(folder);
@@ -90,10 +96,18 @@ std::vector<std::string> search_folders() {
   return folders;
 }
 
+std::string places(const Library& library) {
+  const char* const own = std::getenv("ONNXGRAD_CUDA_PATH");
+  if (own != nullptr && *own != '\0' && &library != &kDriverLibrary) {
+    return fmt::format("ONNXGRAD_CUDA_PATH ({})", own);
+  }
+  return "NVIDIA's wheels, the linker's search and the toolkit";
+}
+
 // Libraries stay loaded: threads of theirs may run until the process ends.
 void* open(const Library& library) {
   std::string problem;
-  const std::vector<std::string> folders = search_folders();
+  const std::vector<std::string> folders = search_folders(library);
   for (const std::string& name : library.names) {
     for (const std::string& folder : folders) {
       const std::string path = folder.empty() ? name : (fs::path(folder) / name).string();
@@ -107,9 +121,8 @@ void* open(const Library& library) {
   }
   throw DeviceError(
       {.what = fmt::format("{} was not found", library.purpose),
-       .detail = problem.empty() ? fmt::format("No {} in the folders of ONNXGRAD_CUDA_PATH, the "
-                                               "linker's search, NVIDIA's wheels and the toolkit.",
-                                               fmt::join(library.names, " or "))
+       .detail = problem.empty() ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
+                                               places(library))
                                  : problem,
        .hint = library.install});
 }

@@ -7,9 +7,9 @@
 #include "device/cuda/api.h"
 
 // NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
-// order, in the folders of the environment variable ONNXGRAD_CUDA_PATH, by the dynamic linker, in
-// the wheels of NVIDIA that a Python environment has (nvidia/*/lib), and in the folders of CUDA's
-// toolkit.
+// order, in the wheels of NVIDIA that a Python environment has (nvidia/*/lib), by the dynamic
+// linker (for the driver first), and in the folders of CUDA's toolkit. If the environment variable
+// ONNXGRAD_CUDA_PATH lists folders, they come from these alone, but the driver from any.
 
 namespace onnxgrad::device::cuda {
 
@@ -19,10 +19,6 @@ const Nvrtc& nvrtc();
 
 /// Why driver() throws; empty: it does not.
 std::string driver_problem();
-
-/// Folders of wheels are searched in these site-packages too, before those that are found; for
-/// Python, which knows its own.
-void add_site_packages(const std::vector<std::string>& folders);
 
 }  // namespace onnxgrad::device::cuda
 

@@ -267,8 +267,10 @@ int cuDeviceGetName(char* name, int bytes, int) {
   return kOk;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75   ? 9
-           : attribute == 76 ? 0
+  const char* wanted = std::getenv("ONNXGRAD_STANDIN_CAPABILITY");
+  const int capability = wanted ? std::atoi(wanted) : 90;
+  *value = attribute == 75   ? capability / 10
+           : attribute == 76 ? capability % 10
            : attribute == 16 ? 132
            : attribute == 97 ? 232448
                              : 1;

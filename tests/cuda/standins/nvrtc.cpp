@@ -1,5 +1,7 @@
 // Stands in for NVRTC: texts are compiled by the C++ compiler into shared libraries, which the
-// stand-in of the driver loads. kernel_machine.h is what a text sees of a card.
+// stand-in of the driver loads. kernel_machine.h is what a text sees of a card. Each text is also
+// written to the folder ONNXGRAD_STANDIN_TEXTS, behind a line with its options, for
+// scripts/cuda_texts.py, which compiles it with the real NVRTC.
 
 #include <unistd.h>
 
@@ -7,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -26,6 +29,23 @@ struct Program {
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void keep_text(const std::string& text, int num_options, const char* const* options) {
+  const char* folder = std::getenv("ONNXGRAD_STANDIN_TEXTS");
+  if (folder == nullptr) return;
+  std::string whole = "//";
+  for (int i = 0; i < num_options; ++i) {
+    const std::string option = options[i];
+    if (!option.starts_with("--gpu-architecture")) whole += " " + option;
+  }
+  whole += "\n" + text;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const fs::path path = fs::path(folder) / (std::to_string(std::hash<std::string>()(whole)) + ".cu");
+  const fs::path part = path.string() + "." + std::to_string(::getpid());
+  std::ofstream(part, std::ios::binary) << whole;
+  fs::rename(part, path, error);
 }
 
 // A folder of this process alone, removed at the end of a compilation.
@@ -61,8 +81,9 @@ int nvrtcCreateProgram(void** program, const char* text, const char* /*name*/, i
   return kOk;
 }
 
-int nvrtcCompileProgram(void* handle, int /*num_options*/, const char* const* /*options*/) {
+int nvrtcCompileProgram(void* handle, int num_options, const char* const* options) {
   auto& program = *static_cast<Program*>(handle);
+  keep_text(program.text, num_options, options);
   const Folder folder;
   const fs::path source = folder.path / "kernel.cpp";
   std::ofstream(source) << "#include \"" ONNXGRAD_KERNEL_MACHINE "\"\n"
