@@ -120,8 +120,8 @@ def run_command(folder, row):
     options = {
         "data": folder / "rows.npz", "target": "label", "loss": "cross_entropy",
         "optimizer": "sgd", "lr": 0.2, "seed": 3, "threads": 1,
-        "precision": row["precision"].replace("fp16", "fp16:loss_scale=64"), "accumulate": row["accumulate"],
-        "batch-size": 16 // row["accumulate"], **options_of(row),
+        "precision": row["precision"].replace("fp16", "fp16:loss_scale=64"),
+        "accumulate": row["accumulate"], "batch-size": 16 // row["accumulate"], **options_of(row),
     }  # fmt: skip
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     launch = ("launch", "-n", "2", "--transport", "tcp") if row["workers"] == 2 else ()
