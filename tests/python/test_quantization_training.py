@@ -494,7 +494,10 @@ def test_integers_follow_scales_that_are_trained_by_name(tmp_path) -> None:
 def test_adapters_beside_integers() -> None:
     x, y = rows_of("mlp")
     trainer = og.Trainer(
-        mlp(), optimizer="adam", quantize="int4", lora={"rank": 2, "targets": "w1"}
+        mlp(),
+        optimizer="adam",
+        quantize={"weights": "int4", "activations": False},
+        lora={"rank": 2, "targets": "w1"},
     )
     names = {weight.name for weight in trainer.session.trained_weights}
     assert "w1" not in names

@@ -543,6 +543,15 @@ def test_models_are_written_quantized_or_not_at_all(tmp_path):
         np.testing.assert_allclose(run(saved, {"x": x})[0], trainer.predict(x), atol=2e-3)
 
 
+@pytest.mark.parametrize("name", [name for name in FORMATS if "dq" not in name])
+def test_constants_of_packed_weights_are_frozen(name):
+    packed = og.quantize_weights(network(), **FORMATS[name])
+    trained = [one.name for one in og.TrainingSession(packed, "cross_entropy").trained_weights]
+    assert sorted(trained) == ["layer0.bias", "layer1.bias", "layer2.bias", "layer2.weight"]
+    with pytest.raises(og.ModelError, match=r"quantized already(.|\n)*base="):
+        og.Trainer(packed, "cross_entropy", lora=2, base="int4")
+
+
 def test_errors_name_the_option():
     plain = network()
     for options, text in (

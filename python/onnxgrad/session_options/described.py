@@ -207,8 +207,8 @@ class SessionOptions(TypedDict, total=False):
     quantize : str, Quantization or dict, default=None
         Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a
         `quantization.Quantization`. The trained model is a file with integers. A `Trainer` without
-        `calibration` quantizes at its first `fit`. Beside an adapter the integers are frozen. Files
-        that are quantized already need no option.
+        `calibration` quantizes at its first `fit`. Beside an adapter, which freezes them, give
+        `base`, or say `activations`. Files that are quantized already need no option.
     calibration : array, dict of arrays, or list of these, default=None
         Rows that `quantize` measures the activations of; see `quantize`.
     untie : bool, default=True

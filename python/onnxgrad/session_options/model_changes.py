@@ -15,7 +15,13 @@ from onnxgrad.errors import OptionError
 if TYPE_CHECKING:
     from onnxgrad.quantization import Quantization
 
-__all__ = ["awaits_rows", "changed_model", "check_adapter_is_trained", "quantization_line"]
+__all__ = [
+    "awaits_rows",
+    "changed_model",
+    "check_adapter_is_trained",
+    "is_adapted",
+    "quantization_line",
+]
 
 
 def awaits_rows(given: Mapping[str, Any]) -> bool:
@@ -25,14 +31,29 @@ def awaits_rows(given: Mapping[str, Any]) -> bool:
     return _quantization(given).needs_rows
 
 
+def is_adapted(given: Mapping[str, Any]) -> bool:
+    """Return whether `lora` or `adapter` is given."""
+    return given["lora"] is not None or given["adapter"] is not None
+
+
 def _quantization(given: Mapping[str, Any]) -> Quantization:
-    """Return the description; beside an adapter, weights alone unless activations are asked for."""
+    """Return the description.
+
+    Raises
+    ------
+    OptionError
+        Beside an adapter, without a word on activations: that is `base`.
+    """
     from onnxgrad.quantization import as_quantization
 
     described = as_quantization(given["quantize"])
-    is_adapted = given["lora"] is not None or given["adapter"] is not None
-    if described.activations is None and is_adapted:
-        return described.replace(activations=False)
+    if described.activations is None and is_adapted(given):
+        raise OptionError(
+            what="quantize= trains quantized weights, and an adapter freezes them",
+            value="quantize",
+            hint=f"Give base='{described.weights}', which packs the weights under the adapter; for "
+            f"integers of activations too, quantize='{described.weights}:activations=true'.",
+        )
     return described
 
 
@@ -44,7 +65,7 @@ def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -
     if given["new_head"] is not None:
         model = with_head(model, given["new_head"], seed)
     if given["base"] is not None:
-        if given["lora"] is None and given["adapter"] is None:
+        if not is_adapted(given):
             raise OptionError(
                 what="base packs the weights under an adapter, and there is none",
                 value="base",
@@ -69,7 +90,7 @@ def changed_model(model: _core.Model, given: Mapping[str, Any], seed: int = 0) -
         from onnxgrad.quantization.functions import quantized
 
         model = quantized(model, _quantization(given), given["calibration"])
-    if given["lora"] is None and given["adapter"] is None:
+    if not is_adapted(given):
         return model
     from onnxgrad.adapters.described import adapted
 
@@ -101,7 +122,7 @@ def check_adapter_is_trained(
     OptionError
         It would be added and never trained.
     """
-    if not trainable or (given["lora"] is None and given["adapter"] is None):
+    if not trainable or not is_adapted(given):
         return
     added = _core.adapters(model)[-1]
     names = [*(name for layer in added.layers for name in layer.tensors), *added.full]

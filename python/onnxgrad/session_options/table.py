@@ -269,8 +269,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         _ALL,
         'Train with integer weights and activations: ``"int8"`` or ``"int4"`` weights, or a '
         "`quantization.Quantization`. The trained model is a file with integers. A `Trainer` "
-        "without `calibration` quantizes at its first `fit`. Beside an adapter the integers are "
-        "frozen. Files that are quantized already need no option.",
+        "without `calibration` quantizes at its first `fit`. Beside an adapter, which freezes "
+        "them, give `base`, or say `activations`. Files that are quantized already need no option.",
         CommandOption(
             _MODEL,
             str,

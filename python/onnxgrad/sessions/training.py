@@ -48,6 +48,7 @@ from onnxgrad.session_options.model_changes import (
     awaits_rows,
     changed_model,
     check_adapter_is_trained,
+    is_adapted,
     quantization_line,
 )
 from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
@@ -119,8 +120,9 @@ class TrainingSession(SessionWeights, NotPickled):
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
         start = to_core_model(model)
-        is_adapted = given["lora"] is not None or given["adapter"] is not None
-        self._awaits_rows = self._may_wait and not is_adapted and awaits_rows(given)
+        self._awaits_rows = self._may_wait and awaits_rows(given)
+        # Integers are made under an adapter: the model without it is kept until then.
+        self._start = start if self._awaits_rows and is_adapted(given) else None
         without = {**given, "quantize": None} if self._awaits_rows else given
         self._model = changed_model(start, without, given["seed"])
         self._teacher = teacher_model(given["teacher"], start)

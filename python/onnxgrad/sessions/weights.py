@@ -42,6 +42,7 @@ class SessionWeights:
 
     _core: _core.TrainingSession
     _kind: Kind
+    _start: Any  # the model before an adapter that waits for the integers under it, or None
     _awaits_rows: bool  # whether the model is quantized by the rows of the first fit
 
     def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:

@@ -264,7 +264,7 @@ class OnnxClassifier(
         if self._num_columns not in fits:
             raise ValueError(
                 f"The model has {columns} columns of scores in '{self._output}', but there are "
-                f"{len(self.classes_)} classes."
+                f"{len(self.classes_)} classes. new_head={len(self.classes_)} gives it as many."
             )
 
     def _position_classes(self, y: Array, shape: Sequence[Any]) -> Array:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["TrainedModel", "trained_path"]
 
 
+# Changes that the model in the pickle of a trainer has had.
+_IN_THE_MODEL = dict.fromkeys(("new_head", "lora", "adapter"))
+
 # Attributes in the pickle of a trainer, besides its session.
 _PICKLED = (
     "seed",
@@ -226,20 +229,19 @@ class TrainedModel:
         import tempfile
 
         session = self.session
+        start = session._start
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.safetensors"
             session._core.save(str(path))
             checkpoint = path.read_bytes()
         return {
-            "model": session._model.to_bytes(),
+            "model": (session._model if start is None else start).to_bytes(),
             "float_weights": native.float_weights(session._model),
             "kind": session._kind,
             "arguments": {
                 **session._arguments,
                 "sample_weight": session._sample_weight or None,
-                "new_head": None,  # the model has these
-                "lora": None,
-                "adapter": None,
+                **(_IN_THE_MODEL if start is None else {}),
                 "teacher": None if session._teacher is None else session._teacher.to_bytes(),
                 "base": None,
                 "quantize": session._arguments["quantize"] if session._awaits_rows else None,

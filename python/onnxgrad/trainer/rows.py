@@ -56,11 +56,21 @@ def calibrated(session: TrainingSession, X: Any) -> _core.Trainer:
             X = next(iter(dense_pieces(X)))
         feeds = {name: from_native(value) for name, value in named_inputs(core, X)}
     frozen = session._first_trained - {weight.name for weight in session.trained_weights}
-    given = {**session._arguments, "new_head": None, "calibration": feeds}
+    given = {**session._arguments, "calibration": feeds}
     rate = core.learning_rate
-    session._model = changed_model(core.trained_model(), given, given["seed"])
+    if session._start is None:
+        given["new_head"] = None  # the trained model has it
+        start = core.trained_model()
+    else:
+        start = session._start
+    session._model = changed_model(start, given, given["seed"])
     session._core = session._compiled(session._model)
     session._awaits_rows = False
+    if session._start is not None:
+        session._start = None
+        trained = {weight.name for weight in session.trained_weights}
+        before = {name: from_native(value) for name, value in core.weights().items()}
+        session._set_weights({name: before[name] for name in trained & before.keys()})
     if session._weighs_positions:
         session._core.use_sample_weights(session._sample_weight, True)
     if left := sorted(frozen & {weight.name for weight in session.trained_weights}):

@@ -403,10 +403,17 @@ void quantize_layers(ir::Model& file, const ir::Model& working, const WeightQuan
       find_layers(file, working), {.targets = options.targets, .exclude = options.exclude});
   const bool is_default = options.targets.empty();
   const ir::Uses uses(*file.graph);
+  const bool is_packed = std::ranges::any_of(
+      layers, [](const AdaptableLayer& layer) { return layer.packed != nullptr; });
   std::erase_if(layers, [&](const AdaptableLayer& layer) {
     return layer.kind != LayerKind::kLinear || layer.is_computed ||
            (is_default && has_other_readers(uses, layer));
   });
+  if (layers.empty() && is_default && is_packed) {
+    throw ModelError({.what = "the model's weights are quantized already",
+                      .hint = "Leave base= out: an adapter is trained over them as they are. "
+                              "dequantize_weights() makes them float."});
+  }
   if (layers.empty()) {
     throw ModelError({.what = "the model has no weights to quantize",
                       .detail =

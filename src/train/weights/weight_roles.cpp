@@ -1,6 +1,7 @@
 #include "train/weights/weight_roles.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "ir/graph.h"
@@ -114,9 +115,33 @@ void RoleFinder::collect(const ir::Graph& graph) {
     if (is_computed_from_constants(*node)) {
       constants_.insert(node->outputs.begin(), node->outputs.end());
     }
+    collect_quantized(*node);
     for (const ir::Graph* subgraph : node->subgraphs()) collect(*subgraph);
   }
   constants_.erase(nullptr);
+}
+
+void RoleFinder::collect_quantized(const Node& reader) {
+  const opdef::OpDef* def = registry_.find(reader);
+  if (def == nullptr) return;
+  for (const int input : def->weight_inputs) {
+    const Value* matrix = input < 0 ? nullptr : reader.input(static_cast<std::size_t>(input));
+    const auto weight = matrix == nullptr || matrix->producer == nullptr
+                            ? std::nullopt
+                            : opdef::find_quantized_weight(matrix);
+    if (!weight) continue;
+    std::vector<const Value*> open{matrix};
+    while (!open.empty()) {
+      const Value* value = open.back();
+      open.pop_back();
+      if (value == nullptr) continue;
+      if (value->producer != nullptr) {
+        open.insert(open.end(), value->producer->inputs.begin(), value->producer->inputs.end());
+      } else if (value != weight->zeros && is_floating_value(value)) {
+        quantized_[value] = value == weight->scales ? kQuantizationScale : kQuantizationTable;
+      }
+    }
+  }
 }
 
 bool RoleFinder::is_computed_from_constants(const Node& node) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -27,6 +28,8 @@ enum class Role : std::uint8_t {
 /// activations nor those of weights are trained by default, whether the model writes QuantizeLinear
 /// and DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
 inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";
+/// Of the entries that the codes of quantized numbers select, as those of NF4.
+inline constexpr std::string_view kQuantizationTable = "a table of quantized numbers";
 
 /// One place where an initializer meets values that depend on the model's inputs.
 struct Reading {
@@ -52,12 +55,19 @@ class RoleFinder {
   }
   /// True for initializers and values computed only from them.
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
+  /// Why `initializer` is no parameter if it belongs to a matrix of opdef/quantized_weight.h; empty
+  /// if it does not.
+  std::string_view reason_in_quantized(const ir::Value* initializer) const {
+    const auto found = quantized_.find(initializer);
+    return found == quantized_.end() ? std::string_view() : found->second;
+  }
 
  private:
   /// Distance of a value from the model's inputs.
   enum class Distance : std::uint8_t { kFar, kShifted, kInput };
 
   void collect(const ir::Graph& graph);
+  void collect_quantized(const ir::Node& reader);
   bool is_computed_from_constants(const ir::Node& node) const;
   bool passes(const ir::Node& node, opdef::Passage least) const;
   bool moves(const ir::Node& node, int input) const;
@@ -75,6 +85,7 @@ class RoleFinder {
   const ir::Graph& main_;
   ir::Uses uses_;
   std::unordered_set<const ir::Value*> constants_;
+  std::unordered_map<const ir::Value*, std::string_view> quantized_;  // floating-point initializers
 };
 
 }  // namespace onnxgrad::train

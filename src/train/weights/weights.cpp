@@ -213,6 +213,8 @@ class WeightFinder {
       weight.reason = "no numbers";
     } else if (weight.reader == nullptr) {
       weight.reason = "no node reads it";
+    } else if (const auto reason = roles_.reason_in_quantized(value); !reason.empty()) {
+      weight.reason = std::string(reason);
     } else {
       settle(weight);
     }
