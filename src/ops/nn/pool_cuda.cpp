@@ -264,7 +264,7 @@ const opdef::TensorDesc& argument(const opdef::KernelRequest& request, std::size
   return i < request.inputs.size() ? request.inputs[i] : request.outputs[i - request.inputs.size()];
 }
 
-/// What a kernel of a pool is made of; -1: it has no such operand.
+/// Text and operands of a kernel of a pool; -1: it has no such operand.
 struct PoolKernel {
   const char* text;
   const char* name;
