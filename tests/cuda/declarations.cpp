@@ -3,12 +3,14 @@
 //   g++ -std=c++20 -fsyntax-only -I src -I include -isystem <CUDA's include>
 //   tests/cuda/declarations.cpp
 
+#include <cublasLt.h>
 #include <cuda.h>
 #include <nvrtc.h>
 
 #include <type_traits>
 
 #include "device/cuda/api.h"
+#include "device/cuda/blas_lt_api.h"
 
 namespace {
 
@@ -34,6 +36,19 @@ ONNXGRAD_CUDA_DRIVER(CHECK_DRIVER)
 ONNXGRAD_CUDA_NVRTC(CHECK_NVRTC)
 static_assert(SameAbi<decltype(own::Nvrtc::GetErrorString), decltype(&nvrtcGetErrorString)>::value);
 
+#define CHECK_BLAS_LT(member, symbol, ...) \
+  static_assert(SameAbi<decltype(own::BlasLt::member), decltype(&::symbol)>::value, #symbol);
+ONNXGRAD_CUDA_BLAS_LT(CHECK_BLAS_LT)
+static_assert(SameAbi<decltype(own::BlasLt::GetVersion), decltype(&cublasLtGetVersion)>::value);
+static_assert(
+    SameAbi<decltype(own::BlasLt::GetStatusName), decltype(&cublasLtGetStatusName)>::value);
+static_assert(sizeof(own::BlasLtAlgo) == sizeof(cublasLtMatmulAlgo_t));
+static_assert(sizeof(own::BlasLtHeuristicResult) == sizeof(cublasLtMatmulHeuristicResult_t));
+static_assert(offsetof(own::BlasLtHeuristicResult, workspace_bytes) ==
+              offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+static_assert(offsetof(own::BlasLtHeuristicResult, status) ==
+              offsetof(cublasLtMatmulHeuristicResult_t, state));
+
 static_assert(sizeof(own::DevicePointer) == sizeof(CUdeviceptr));
 #define CHECK_VALUE(ours, theirs) \
   static_assert(static_cast<int>(own::ours) == static_cast<int>(theirs), #theirs);
@@ -54,5 +69,24 @@ CHECK_VALUE(kReleaseThreshold, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
 CHECK_VALUE(kNonBlocking, CU_STREAM_NON_BLOCKING)
 CHECK_VALUE(kDisableTiming, CU_EVENT_DISABLE_TIMING)
 CHECK_VALUE(kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+
+CHECK_VALUE(kReal32F, CUDA_R_32F)
+CHECK_VALUE(kReal64F, CUDA_R_64F)
+CHECK_VALUE(kReal16F, CUDA_R_16F)
+CHECK_VALUE(kReal16BF, CUDA_R_16BF)
+CHECK_VALUE(kCompute32F, CUBLAS_COMPUTE_32F)
+CHECK_VALUE(kCompute32FPedantic, CUBLAS_COMPUTE_32F_PEDANTIC)
+CHECK_VALUE(kCompute64F, CUBLAS_COMPUTE_64F)
+CHECK_VALUE(kCompute32FTf32, CUBLAS_COMPUTE_32F_FAST_TF32)
+CHECK_VALUE(kTransposed, CUBLAS_OP_T)
+CHECK_VALUE(kDescTransA, CUBLASLT_MATMUL_DESC_TRANSA)
+CHECK_VALUE(kDescTransB, CUBLASLT_MATMUL_DESC_TRANSB)
+CHECK_VALUE(kDescEpilogue, CUBLASLT_MATMUL_DESC_EPILOGUE)
+CHECK_VALUE(kDescBias, CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+CHECK_VALUE(kLayoutBatchCount, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
+CHECK_VALUE(kLayoutBatchStride, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
+CHECK_VALUE(kPreferenceWorkspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+CHECK_VALUE(kEpilogueBias, CUBLASLT_EPILOGUE_BIAS)
+CHECK_VALUE(kEpilogueReluBias, CUBLASLT_EPILOGUE_RELU_BIAS)
 
 }  // namespace

@@ -37,6 +37,11 @@ const Library kNvrtcLibrary{.names = {"libnvrtc.so.13", "libnvrtc.so.12"},
                             .purpose = "CUDA's run-time compiler",
                             .install = kInstallLibraries};
 
+const Library kBlasLtLibrary{
+    .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
+    .purpose = "cuBLASLt",
+    .install = "Install it with 'pip install nvidia-cublas', or CUDA's toolkit."};
+
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
   std::string_view rest = list == nullptr ? "" : list;
@@ -166,7 +171,28 @@ Nvrtc load_nvrtc() {
   return table;
 }
 
+BlasLt load_blas_lt() {
+  const Library& described = kBlasLtLibrary;
+  void* const library = open(described);
+  BlasLt table;
+  ONNXGRAD_CUDA_BLAS_LT(ONNXGRAD_CUDA_LOAD)
+  load(library, described, table.GetVersion, "cublasLtGetVersion");
+  load(library, described, table.GetStatusName, "cublasLtGetStatusName");
+  return table;
+}
+
 #undef ONNXGRAD_CUDA_LOAD
+
+// Message of the exception that loading a library throws; empty: there is none.
+template <class Load>
+std::string problem_of(Load&& load) {
+  try {
+    load();
+    return {};
+  } catch (const DeviceError& error) {
+    return error.what();
+  }
+}
 
 }  // namespace
 
@@ -180,15 +206,18 @@ const Nvrtc& nvrtc() {
   return loaded;
 }
 
+const BlasLt& blas_lt() {
+  static const BlasLt loaded = load_blas_lt();
+  return loaded;
+}
+
+std::string blas_lt_problem() {
+  static const std::string problem = problem_of([] { blas_lt(); });
+  return problem;
+}
+
 std::string driver_problem() {
-  static const std::string problem = [] {
-    try {
-      driver();
-      return std::string();
-    } catch (const DeviceError& error) {
-      return std::string(error.what());
-    }
-  }();
+  static const std::string problem = problem_of([] { driver(); });
   return problem;
 }
 

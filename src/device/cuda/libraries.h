@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cuda/api.h"
+#include "device/cuda/blas_lt_api.h"
 
 // NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
 // order, in the wheels of NVIDIA that a Python environment has (nvidia/*/lib), by the dynamic
@@ -16,9 +17,12 @@ namespace onnxgrad::device::cuda {
 /// Throws: DeviceError (the library is absent, with the command that installs it, or too old).
 const Driver& driver();
 const Nvrtc& nvrtc();
+const BlasLt& blas_lt();
 
 /// Why driver() throws; empty: it does not.
 std::string driver_problem();
+/// Why blas_lt() throws; empty: it does not. It is loaded for this.
+std::string blas_lt_problem();
 
 }  // namespace onnxgrad::device::cuda
 

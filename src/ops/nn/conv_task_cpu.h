@@ -1,51 +1,29 @@
 #ifndef ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
 #define ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 
 #include "device/isa.h"
 #include "opdef/kernel.h"
-#include "ops/nn/conv.h"
+#include "ops/nn/conv_operands.h"
 
 namespace onnxgrad::ops {
 
 struct PartUpdate;  // fused/part_update_cpu.h
 
-/// Convolution of a node: which of the three computations of conv.h it is, and the indices of its
-/// tensors in a kernel's args.
-struct ConvTask {
-  enum class Pass : std::uint8_t { kForward, kBackwardData, kBackwardWeight };
-
-  Pass pass = Pass::kForward;
-  ConvShape shape = {};
-  int x = -1;
-  int w = -1;
-  int y = -1;
-  int bias = -1;  ///< per channel of the result; -1: none
-  int scratch = -1;
+/// Convolution of a node for the kernels of the CPU.
+struct ConvTask : ConvOperands {
   device::Isa isa = {};
-  // onnxgrad.fused.Conv only: y = clamp(convolution + residual, low, high).
-  int residual = -1;
-  float low = -std::numeric_limits<float>::infinity();
-  float high = std::numeric_limits<float>::infinity();
 
   /// onnxgrad.fused.ConvWeightUpdate and ConvDescent only: consumer of the blocks of w, which is a
   /// gradient; w itself is not stored.
   std::shared_ptr<const PartUpdate> update = nullptr;
 
-  bool finishes() const;
-  /// Fills a task for Conv, ConvTranspose, ConvInputGrad, ConvWeightGrad or, without `update`,
-  /// ConvWeightUpdate or ConvDescent; nullopt if there are more than three spatial axes.
-  /// Throws: ShapeError, ModelError (operands that do not match), naming the node.
+  /// Fills a task; see ConvOperands::of.
   static std::optional<ConvTask> of(const opdef::KernelRequest& request);
 };
-
-/// Returns the type and shape of an argument of a kernel: inputs first, then outputs.
-const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg);
 
 /// Applies the epilogue to `count` positions, from element `first` on, in `channels` planes of y
 /// with stride `plane`; a kernel calls it for elements that it has just written.

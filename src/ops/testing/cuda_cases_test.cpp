@@ -68,9 +68,39 @@ class Fallbacks : public ::testing::Environment {
 auto* const fallbacks =
     dynamic_cast<Fallbacks*>(::testing::AddGlobalTestEnvironment(new Fallbacks));
 
+// Products that cuBLASLt takes, and convolutions whose tiles are large or whose sums are split.
+std::vector<OpCase> library_cases() {
+  if (device::cuda::num_cards() == 0) return {};
+  return {
+      {.name = "product",
+       .model = "y = MatMul (a, b)",
+       .inputs = {uniform({33, 300}, -1, 1), uniform({300, 17}, -1, 1)}},
+      {.name = "batch",
+       .model = "y = MatMul (a, b)",
+       .inputs = {uniform({2, 3, 19, 200}, -1, 1), uniform({2, 3, 200, 18}, -1, 1)}},
+      {.name = "shared_factor",
+       .model = "y = MatMul (a, b)",
+       .inputs = {uniform({20, 150}, -1, 1), uniform({3, 150, 21}, -1, 1)}},
+      {.name = "broadcast",
+       .model = "y = MatMul (a, b)",
+       .inputs = {uniform({2, 1, 5, 140}, -1, 1), uniform({3, 140, 6}, -1, 1)}},
+      {.name = "transposed",
+       .model = "y = Gemm <transA = 1, transB = 1, alpha = 0.5, beta = 2.0> (a, b, c)",
+       .inputs = {uniform({260, 33}, -1, 1), uniform({18, 260}, -1, 1), uniform({18}, -1, 1)}},
+      {.name = "bias_relu",
+       .model = "z = Gemm (a, b, c)\ny = Relu (z)",
+       .inputs = {uniform({16, 260}, -1, 1), uniform({260, 32}, -1, 1), uniform({32}, -1, 1)}},
+      {.name = "large_convolution",
+       .model = "y = Conv <pads = [1, 1, 1, 1]> (x, w, b)",
+       .inputs = {uniform({4, 20, 33, 32}, -1, 1), uniform({72, 20, 3, 3}, -1, 1),
+                  uniform({72}, -1, 1)}},
+  };
+}
+
 std::string name_of(const ::testing::TestParamInfo<OpCase>& info) {
   std::string name = info.param.name;
-  std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 
@@ -114,5 +144,7 @@ TEST_P(CudaCaseTest, EqualsFloat64) {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaCaseTest);  // without a card
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaCaseTest, ::testing::ValuesIn(cuda_cases::all()),
                          cuda_cases::name_of);
+INSTANTIATE_TEST_SUITE_P(CudaLibraries, CudaCaseTest,
+                         ::testing::ValuesIn(cuda_cases::library_cases()), cuda_cases::name_of);
 
 }  // namespace onnxgrad::ops_test

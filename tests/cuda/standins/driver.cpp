@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "hooks.h"
 #include "kernels.h"
 #include "memory.h"
 
@@ -215,6 +216,22 @@ struct Pinned {
 };
 
 }  // namespace
+
+int submit_work(void* stream, std::function<int()> work) {
+  const std::scoped_lock lock(state().mutex);
+  return submit(*static_cast<Stream*>(stream), std::move(work));
+}
+
+std::byte* card_memory(std::uint64_t address, std::size_t bytes) {
+  const std::scoped_lock lock(state().mutex);
+  return state().memory.pointer(address, bytes);
+}
+
+int injected_error(const char* function) {
+  const std::scoped_lock lock(state().mutex);
+  return injected(function);
+}
+
 }  // namespace onnxgrad::cuda_standin
 
 using namespace onnxgrad::cuda_standin;  // NOLINT: the functions below are C's
