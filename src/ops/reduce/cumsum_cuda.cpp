@@ -43,7 +43,7 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
   KernelOffer offer;
   offer.kernel = prepared(
       text_kernel_over(request, lines,
-                       (is_float ? typed_text(text_type(dtype)) : move_text(bytes)) + kCumSum,
+                       (is_float ? typed_text(walk_type(dtype)) : move_text(bytes)) + kCumSum,
                        "og_cumsum",
                        {Word::argument(0), Word::argument(2), Word::of(lines), Word::of(dims[axis]),
                         Word::of(inner), Word::of(request.node.int_attribute("exclusive")),
