@@ -97,7 +97,7 @@ KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeT
       words.push_back(Word::of(static_cast<std::int64_t>(buffer.address)));
     }
     words.push_back(Word::of(outside));
-    kernels.push_back(text_kernel_over(request, count, typed_text(text_type(dtype)) + kResize,
+    kernels.push_back(text_kernel_over(request, count, typed_text(walk_type(dtype)) + kResize,
                                        "og_resize", std::move(words)));
     kernels.back().keeps = std::move(kept);
     from = to;
