@@ -1,5 +1,7 @@
 #include "runtime/device_series.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -206,6 +208,8 @@ void DeviceSeries::begin(const StepSeries& series, const opdef::StepCells& cells
   if (!values.empty()) std::memcpy(written_.data() + unit_, values.data(), values.size_bytes());
   stream_.copy_in(memory_.address, written_.data(), std::ssize(written_));
   cells_.update(cells);
+  first_step_ = cells.step + 1;
+  num_submitted_ = 0;
 }
 
 device::Work DeviceSeries::work(std::size_t begin, std::size_t end) const {
@@ -218,6 +222,7 @@ device::Work DeviceSeries::work(std::size_t begin, std::size_t end) const {
 void DeviceSeries::submit(std::size_t steps) {
   ONNXGRAD_ASSERT(form_.is_whole);
   const device::Work all = work(0, calls_.size());
+  num_submitted_ += steps;
   for (std::size_t i = 0; i < steps; ++i) cells_.note_counted_step();
   if (!has_run_ && steps > 0) {
     stream_.run(all, cells_.address());
@@ -249,13 +254,23 @@ void DeviceSeries::submit_end(std::span<const Scalar> kept) {
   }
   stream_.run(work(first, calls_.size()), cells_.address());
   cells_.note_counted_step();
+  ++num_submitted_;
 }
 
+// Errors of a device come late: this says where.
 void DeviceSeries::read() {
-  if (form_.kept.empty()) return stream_.synchronize();
-  const auto bytes = static_cast<std::int64_t>(form_.kept.size() * capacity_) * kNumberBytes;
-  stream_.copy_out(reinterpret_cast<std::byte*>(read_.data()), ring(0), bytes);
-  stream_.synchronize();
+  try {
+    if (!form_.kept.empty()) {
+      const auto bytes = static_cast<std::int64_t>(form_.kept.size() * capacity_) * kNumberBytes;
+      stream_.copy_out(reinterpret_cast<std::byte*>(read_.data()), ring(0), bytes);
+    }
+    stream_.synchronize();
+  } catch (const DeviceError& error) {
+    Problem problem = error.problem();
+    problem.detail += fmt::format(" It was computing steps {} to {}.", first_step_,
+                                  first_step_ + num_submitted_ - 1);
+    throw DeviceError(std::move(problem));
+  }
 }
 
 void DeviceSeries::abandon() {

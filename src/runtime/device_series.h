@@ -124,6 +124,8 @@ class DeviceSeries {
   device::Device& device_;
   device::Stream& stream_;
   DeviceCells& cells_;
+  std::uint64_t first_step_ = 1;  ///< of the series, as sessions count them
+  std::size_t num_submitted_ = 0;
   std::int64_t unit_;  ///< size of the cells, as they are laid out
   std::unique_ptr<FeedSlots> slots_;
 

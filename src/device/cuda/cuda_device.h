@@ -9,6 +9,9 @@
 
 namespace onnxgrad::device::cuda {
 
+/// kDLCUDA of DLPack.
+inline constexpr std::int32_t kDlCuda = 2;
+
 /// A card of NVIDIA: docs/cuda.md.
 class CudaDevice final : public Device {
  public:
@@ -18,6 +21,7 @@ class CudaDevice final : public Device {
   const std::shared_ptr<Context>& context() const { return context_; }
   std::string name() const override;
   bool is_host() const override { return false; }
+  DlpackDevice dlpack_device() const override { return {.type = kDlCuda, .id = context_->index()}; }
   /// The alignment that cuBLASLt and loads of 16 bytes ask for; the driver's allocations have it.
   std::int64_t alignment() const override { return 256; }
   std::unique_ptr<Stream> make_stream() override;

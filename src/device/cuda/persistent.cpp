@@ -147,9 +147,9 @@ class Persistent final : public CudaRecording {
       std::array<std::uint64_t, 2> words{static_cast<std::uint64_t>(table_.address),
                                          static_cast<std::uint64_t>(steps)};
       void* parameters[] = {words.data()};
-      check(driver().LaunchKernel(function_, 1, 1, 1, kThreads, 1, 1, 0, stream, parameters,
-                                  nullptr),
-            "cuLaunchKernel");
+      check(
+          driver().LaunchKernel(function_, 1, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
+          "cuLaunchKernel");
       times -= steps;
     }
   }

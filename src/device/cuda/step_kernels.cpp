@@ -122,11 +122,11 @@ TextKernel text_of_keep(const void* data) {
 
 TextKernel text_of_gather(const void* data) {
   const auto& gather = *static_cast<const RowGather*>(data);
-  return text_of("og_gather_rows",
-                 {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2),
-                  Word::argument(3), Word::of(gather.rows), Word::of(gather.row_bytes),
-                  Word::of(gather.batch_rows)},
-                 gather.rows * gather.row_bytes / 4);
+  return text_of(
+      "og_gather_rows",
+      {Word::cells(), Word::argument(0), Word::argument(1), Word::argument(2), Word::argument(3),
+       Word::of(gather.rows), Word::of(gather.row_bytes), Word::of(gather.batch_rows)},
+      gather.rows * gather.row_bytes / 4);
 }
 
 TextKernel text_of_copy(const void* data) {
@@ -155,8 +155,8 @@ void prepare_step_kernels(const std::shared_ptr<Context>& context) {
   Compiled& made = compiled[context->index()];
   if (made.module != nullptr) return;
   const auto module = Module::of(context, kText);
-  for (const char* name : {"og_count_step", "og_take_scalar", "og_keep_scalar", "og_gather_rows",
-                           "og_copy_bytes"}) {
+  for (const char* name :
+       {"og_count_step", "og_take_scalar", "og_keep_scalar", "og_gather_rows", "og_copy_bytes"}) {
     made.functions[name] = module->function(name);
   }
   made.module = module;

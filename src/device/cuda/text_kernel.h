@@ -66,7 +66,7 @@ struct Word {
 /// A launch of a kernel.
 struct TextKernel {
   std::shared_ptr<const Module> module;  ///< keeps `function`
-  std::string name = {};  ///< of the function
+  std::string name = {};                 ///< of the function
   Handle function = nullptr;
   std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
   std::array<unsigned, 3> block{1, 1, 1};

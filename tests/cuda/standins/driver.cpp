@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -94,23 +95,47 @@ State& state() {
   return *one;
 }
 
-// The error to inject into the next call of a function; kOk: none.
-int injected(const char* function) {
-  static const std::string wanted =
-      std::getenv("ONNXGRAD_STANDIN_FAIL") ? std::getenv("ONNXGRAD_STANDIN_FAIL") : "";
-  static int calls = 0;
-  if (wanted.empty()) return kOk;
-  const std::size_t first = wanted.find(':');
-  if (wanted.substr(0, first) != function) return kOk;
-  const std::size_t second = wanted.find(':', first + 1);
-  const int from = second == std::string::npos ? 1 : std::atoi(wanted.c_str() + second + 1);
-  return ++calls >= from ? std::atoi(wanted.c_str() + first + 1) : kOk;
+// An error for the calls of a function from one on; "work" stands for work that runs on a stream.
+struct Failure {
+  std::string function;
+  int error = kOk;
+  int from = 1;  // the first call that fails, counted from now
+};
+
+Failure failure_of_environment() {
+  const char* wanted = std::getenv("ONNXGRAD_STANDIN_FAIL");
+  if (wanted == nullptr) return {};
+  const std::string text = wanted;
+  const std::size_t first = text.find(':');
+  const std::size_t second = text.find(':', first + 1);
+  return {.function = text.substr(0, first),
+          .error = std::atoi(text.c_str() + first + 1),
+          .from = second == std::string::npos ? 1 : std::atoi(text.c_str() + second + 1)};
+}
+
+Failure& failure() {
+  static auto* one = new Failure(failure_of_environment());
+  return *one;
+}
+
+std::map<std::string, std::int64_t, std::less<>>& calls() {
+  static auto* one = new std::map<std::string, std::int64_t, std::less<>>;
+  return *one;
+}
+
+// Counts a call, and returns the error to inject into it; kOk: none.
+int entered(const char* function) {
+  ++calls()[function];
+  Failure& one = failure();
+  if (one.function != function || one.error == kOk) return kOk;
+  return --one.from < 1 ? one.error : kOk;
 }
 
 bool can_begin(const Stream& stream) {
-  return !stream.queue.empty() &&
-         (stream.queue.front().awaited == nullptr ||
-          stream.queue.front().awaited->reached >= stream.queue.front().times);
+  if (stream.queue.empty()) return false;
+  const Task& next = stream.queue.front();
+  return state().lasting != kOk  // nothing is done any more
+         || next.awaited == nullptr || next.awaited->reached >= next.times;
 }
 
 // Does the first task of some stream that can begin.
@@ -127,11 +152,14 @@ void do_one() {
   const Task task = std::move(stream.queue.front());
   stream.queue.pop_front();
   state().clock_ms += 0.001;
-  if (task.work && state().lasting == kOk) state().lasting = task.work();
+  if (!task.work || state().lasting != kOk) return;
+  const int injected = entered("work");
+  state().lasting = injected != kOk ? injected : task.work();
 }
 
 int finish(Stream& stream) {
-  while (!stream.queue.empty()) do_one();
+  while (!stream.queue.empty() && state().lasting == kOk) do_one();
+  if (state().lasting != kOk) stream.queue.clear();
   return state().lasting;
 }
 
@@ -210,9 +238,20 @@ using namespace onnxgrad::cuda_standin;  // NOLINT: the functions below are C's
 
 #define ENTER(function)                       \
   const std::scoped_lock lock(state().mutex); \
-  if (const int error = injected(#function); error != kOk) return error
+  if (const int error = entered(#function); error != kOk) return error
 
 extern "C" {
+
+// For tests, which count calls and make them fail in the process itself.
+std::int64_t onnxgrad_standin_calls(const char* function) {
+  const std::scoped_lock lock(state().mutex);
+  const auto found = calls().find(function);
+  return found == calls().end() ? 0 : found->second;
+}
+void onnxgrad_standin_fail(const char* function, int error, int from) {
+  const std::scoped_lock lock(state().mutex);
+  failure() = {.function = function, .error = error, .from = from};
+}
 
 int cuInit(unsigned) {
   ENTER(cuInit);
@@ -325,7 +364,7 @@ int cuEventRecord(void* event, void* stream) {
 int cuEventSynchronize(void* event) {
   ENTER(cuEventSynchronize);
   auto& one = *static_cast<Event*>(event);
-  while (one.reached < one.recorded) do_one();
+  while (state().lasting == kOk && one.reached < one.recorded) do_one();
   return state().lasting;
 }
 int cuEventQuery(void* event) {
@@ -344,7 +383,7 @@ int cuEventElapsedTime(float* ms, void* from, void* to) {
 int cuEventDestroy_v2(void* event) {
   ENTER(cuEventDestroy);
   auto* one = static_cast<Event*>(event);
-  while (one->reached < one->recorded) do_one();
+  while (state().lasting == kOk && one->reached < one->recorded) do_one();
   for (Stream* stream : state().streams) {  // waits for it that have not begun
     for (Task& task : stream->queue) {
       if (task.awaited == one) task.awaited = nullptr;
