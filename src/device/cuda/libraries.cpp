@@ -128,12 +128,12 @@ void* open(const Library& library) {
       if (text.find("No such file") == std::string_view::npos) problem = text;
     }
   }
-  throw DeviceError(
-      {.what = fmt::format("{} was not found", library.purpose),
-       .detail = problem.empty() ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
-                                               places(library))
-                                 : problem,
-       .hint = library.install});
+  throw DeviceError({.what = fmt::format("{} was not found", library.purpose),
+                     .detail = problem.empty()
+                                   ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
+                                                 places(library))
+                                   : problem,
+                     .hint = library.install});
 }
 
 template <class Function>
