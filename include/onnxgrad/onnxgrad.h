@@ -10,11 +10,11 @@
 #include "onnxgrad/adapters.h"           // IWYU pragma: export
 #include "onnxgrad/amx.h"                // IWYU pragma: export
 #include "onnxgrad/augmentation.h"       // IWYU pragma: export
+#include "onnxgrad/cuda_libraries.h"     // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/device_report.h"      // IWYU pragma: export
 #include "onnxgrad/device_tensor.h"      // IWYU pragma: export
-#include "onnxgrad/cuda_libraries.h"     // IWYU pragma: export
 #include "onnxgrad/devices.h"            // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export
 #include "onnxgrad/distillation.h"       // IWYU pragma: export

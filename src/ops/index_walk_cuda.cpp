@@ -115,7 +115,7 @@ std::string typed_text(const std::string& type) {
 
 std::string move_text(std::int64_t bytes) { return typed_text(unsigned_name(bytes)); }
 
-std::string text_type(DataType dtype) {
+std::string walk_type(DataType dtype) {
   if (dtype == DataType::kFloat32) return "og_f32";
   if (dtype == DataType::kFloat64) return "og_f64";
   if (!is_integer(dtype) || element_bytes(dtype) == 0) return {};

@@ -32,7 +32,7 @@ bool append_walk(std::vector<device::cuda::Word>& words, std::vector<WalkAxis> a
 /// The declarations of og_walk, og_T, an unsigned type of as many bytes, and og_checked.
 std::string move_text(std::int64_t bytes);
 /// Its names for element types that kernels compute with; empty for others.
-std::string text_type(DataType dtype);
+std::string walk_type(DataType dtype);
 /// The declarations of move_text() with og_T of this name.
 std::string typed_text(const std::string& type);
 

@@ -5,12 +5,14 @@
 
 #include <cublasLt.h>
 #include <cuda.h>
+#include <cudnn.h>
 #include <nvrtc.h>
 
 #include <type_traits>
 
 #include "device/cuda/api.h"
 #include "device/cuda/blas_lt_api.h"
+#include "device/cuda/dnn_api.h"
 
 namespace {
 
@@ -48,6 +50,12 @@ static_assert(offsetof(own::BlasLtHeuristicResult, workspace_bytes) ==
               offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 static_assert(offsetof(own::BlasLtHeuristicResult, status) ==
               offsetof(cublasLtMatmulHeuristicResult_t, state));
+
+#define CHECK_DNN(member, symbol, ...) \
+  static_assert(SameAbi<decltype(own::Dnn::member), decltype(&::symbol)>::value, #symbol);
+ONNXGRAD_CUDA_DNN(CHECK_DNN)
+static_assert(SameAbi<decltype(own::Dnn::GetVersion), decltype(&cudnnGetVersion)>::value);
+static_assert(SameAbi<decltype(own::Dnn::GetErrorString), decltype(&cudnnGetErrorString)>::value);
 
 static_assert(sizeof(own::DevicePointer) == sizeof(CUdeviceptr));
 #define CHECK_VALUE(ours, theirs) \
@@ -88,5 +96,70 @@ CHECK_VALUE(kLayoutBatchStride, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET)
 CHECK_VALUE(kPreferenceWorkspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
 CHECK_VALUE(kEpilogueBias, CUBLASLT_EPILOGUE_BIAS)
 CHECK_VALUE(kEpilogueReluBias, CUBLASLT_EPILOGUE_RELU_BIAS)
+CHECK_VALUE(dnn_api::kConvolution, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kEngine, CUDNN_BACKEND_ENGINE_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kEngineConfig, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kHeuristic, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kPlan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kForward, CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kBackwardFilter,
+            CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kBackwardData, CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kGraph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kVariantPack, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kTensor, CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kTypeHandle, CUDNN_TYPE_HANDLE)
+CHECK_VALUE(dnn_api::kTypeDataType, CUDNN_TYPE_DATA_TYPE)
+CHECK_VALUE(dnn_api::kTypeInt64, CUDNN_TYPE_INT64)
+CHECK_VALUE(dnn_api::kTypeFloat, CUDNN_TYPE_FLOAT)
+CHECK_VALUE(dnn_api::kTypePointer, CUDNN_TYPE_VOID_PTR)
+CHECK_VALUE(dnn_api::kTypeConvMode, CUDNN_TYPE_CONVOLUTION_MODE)
+CHECK_VALUE(dnn_api::kTypeHeurMode, CUDNN_TYPE_HEUR_MODE)
+CHECK_VALUE(dnn_api::kTypeNumericalNote, CUDNN_TYPE_NUMERICAL_NOTE)
+CHECK_VALUE(dnn_api::kTypeDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR)
+CHECK_VALUE(dnn_api::kConvCompType, CUDNN_ATTR_CONVOLUTION_COMP_TYPE)
+CHECK_VALUE(dnn_api::kConvMode, CUDNN_ATTR_CONVOLUTION_CONV_MODE)
+CHECK_VALUE(dnn_api::kConvDilations, CUDNN_ATTR_CONVOLUTION_DILATIONS)
+CHECK_VALUE(dnn_api::kConvStrides, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES)
+CHECK_VALUE(dnn_api::kConvPostPads, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS)
+CHECK_VALUE(dnn_api::kConvPrePads, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS)
+CHECK_VALUE(dnn_api::kConvSpatialDims, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS)
+CHECK_VALUE(dnn_api::kHeurMode, CUDNN_ATTR_ENGINEHEUR_MODE)
+CHECK_VALUE(dnn_api::kHeurGraph, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)
+CHECK_VALUE(dnn_api::kHeurResults, CUDNN_ATTR_ENGINEHEUR_RESULTS)
+CHECK_VALUE(dnn_api::kConfigEngine, CUDNN_ATTR_ENGINECFG_ENGINE)
+CHECK_VALUE(dnn_api::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE)
+CHECK_VALUE(dnn_api::kPlanConfig, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)
+CHECK_VALUE(dnn_api::kPlanWorkspace, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)
+CHECK_VALUE(dnn_api::kForwardAlpha, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA)
+CHECK_VALUE(dnn_api::kForwardAlpha + 3, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W)
+CHECK_VALUE(dnn_api::kForwardAlpha + 5, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y)
+CHECK_VALUE(dnn_api::kBackwardDataAlpha, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA)
+CHECK_VALUE(dnn_api::kBackwardDataAlpha + 3, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W)
+CHECK_VALUE(dnn_api::kBackwardDataAlpha + 4, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX)
+CHECK_VALUE(dnn_api::kBackwardFilterAlpha, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA)
+CHECK_VALUE(dnn_api::kBackwardFilterAlpha + 3, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW)
+CHECK_VALUE(dnn_api::kBackwardFilterAlpha + 4, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X)
+CHECK_VALUE(dnn_api::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE)
+CHECK_VALUE(dnn_api::kGraphOperations, CUDNN_ATTR_OPERATIONGRAPH_OPS)
+CHECK_VALUE(dnn_api::kTensorAlignment, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)
+CHECK_VALUE(dnn_api::kTensorDataType, CUDNN_ATTR_TENSOR_DATA_TYPE)
+CHECK_VALUE(dnn_api::kTensorDims, CUDNN_ATTR_TENSOR_DIMENSIONS)
+CHECK_VALUE(dnn_api::kTensorStrides, CUDNN_ATTR_TENSOR_STRIDES)
+CHECK_VALUE(dnn_api::kTensorUid, CUDNN_ATTR_TENSOR_UNIQUE_ID)
+CHECK_VALUE(dnn_api::kPackUids, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)
+CHECK_VALUE(dnn_api::kPackPointers, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)
+CHECK_VALUE(dnn_api::kPackWorkspace, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)
+CHECK_VALUE(dnn_api::kEngineNotes, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE)
+CHECK_VALUE(dnn_api::kDataFloat, CUDNN_DATA_FLOAT)
+CHECK_VALUE(dnn_api::kDataDouble, CUDNN_DATA_DOUBLE)
+CHECK_VALUE(dnn_api::kDataHalf, CUDNN_DATA_HALF)
+CHECK_VALUE(dnn_api::kDataBfloat16, CUDNN_DATA_BFLOAT16)
+CHECK_VALUE(dnn_api::kCrossCorrelation, CUDNN_CROSS_CORRELATION)
+CHECK_VALUE(dnn_api::kModeFallback, CUDNN_HEUR_MODE_FALLBACK)
+CHECK_VALUE(dnn_api::kModeA, CUDNN_HEUR_MODE_A)
+CHECK_VALUE(dnn_api::kNoteTensorCore, CUDNN_NUMERICAL_NOTE_TENSOR_CORE)
+CHECK_VALUE(dnn_api::kNoteDownConvert, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)
+CHECK_VALUE(dnn_api::kNoteNondeterministic, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC)
 
 }  // namespace

@@ -42,6 +42,10 @@ const Library kBlasLtLibrary{
     .purpose = "cuBLASLt",
     .install = "Install it with 'pip install nvidia-cublas', or CUDA's toolkit."};
 
+const Library kDnnLibrary{.names = {"libcudnn.so.9"},
+                          .purpose = "cuDNN",
+                          .install = "Install it with 'pip install nvidia-cudnn-cu13'."};
+
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
   std::string_view rest = list == nullptr ? "" : list;
@@ -124,12 +128,12 @@ void* open(const Library& library) {
       if (text.find("No such file") == std::string_view::npos) problem = text;
     }
   }
-  throw DeviceError(
-      {.what = fmt::format("{} was not found", library.purpose),
-       .detail = problem.empty() ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
-                                               places(library))
-                                 : problem,
-       .hint = library.install});
+  throw DeviceError({.what = fmt::format("{} was not found", library.purpose),
+                     .detail = problem.empty()
+                                   ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
+                                                 places(library))
+                                   : problem,
+                     .hint = library.install});
 }
 
 template <class Function>
@@ -181,6 +185,16 @@ BlasLt load_blas_lt() {
   return table;
 }
 
+Dnn load_dnn() {
+  const Library& described = kDnnLibrary;
+  void* const library = open(described);
+  Dnn table;
+  ONNXGRAD_CUDA_DNN(ONNXGRAD_CUDA_LOAD)
+  load(library, described, table.GetVersion, "cudnnGetVersion");
+  load(library, described, table.GetErrorString, "cudnnGetErrorString");
+  return table;
+}
+
 #undef ONNXGRAD_CUDA_LOAD
 
 // Message of the exception that loading a library throws; empty: there is none.
@@ -213,6 +227,16 @@ const BlasLt& blas_lt() {
 
 std::string blas_lt_problem() {
   static const std::string problem = problem_of([] { blas_lt(); });
+  return problem;
+}
+
+const Dnn& dnn() {
+  static const Dnn loaded = load_dnn();
+  return loaded;
+}
+
+std::string dnn_problem() {
+  static const std::string problem = problem_of([] { dnn(); });
   return problem;
 }
 

@@ -6,6 +6,7 @@
 
 #include "device/cuda/api.h"
 #include "device/cuda/blas_lt_api.h"
+#include "device/cuda/dnn_api.h"
 
 // NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
 // order, in the wheels of NVIDIA that a Python environment has (nvidia/*/lib), by the dynamic
@@ -18,11 +19,13 @@ namespace onnxgrad::device::cuda {
 const Driver& driver();
 const Nvrtc& nvrtc();
 const BlasLt& blas_lt();
+const Dnn& dnn();
 
 /// Why driver() throws; empty: it does not.
 std::string driver_problem();
 /// Why blas_lt() throws; empty: it does not. It is loaded for this.
 std::string blas_lt_problem();
+std::string dnn_problem();
 
 }  // namespace onnxgrad::device::cuda
 

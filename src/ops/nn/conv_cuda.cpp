@@ -12,6 +12,7 @@
 #include "base/rounding.h"
 #include "ir/builder.h"
 #include "ops/kernel_support_cuda.h"
+#include "ops/nn/conv_dnn_cuda.h"
 #include "ops/nn/conv_operands.h"
 #include "ops/nn/conv_text_cuda.h"
 
@@ -203,6 +204,8 @@ opdef::KernelOffer offer_conv(const opdef::KernelRequest& request) {
     opdef::PreparedKernel nothing = prepared(std::vector<TextKernel>(), "nothing to compute");
     return {.kernel = std::move(nothing), .declined = {}};
   }
+  opdef::KernelOffer library = offer_conv_dnn(request, *conv);
+  if (library.kernel.fn != nullptr) return library;
   const bool is_direct = product.rows < kFewChannels || conv->shape.groups > kMostBlocksZ ||
                          product.rows > kSmallTile * kMostBlocksZ;
   return {.kernel = is_direct ? direct(request, *conv) : tiles(request, *conv, product),

@@ -102,7 +102,7 @@ OG_KERNEL(og_best, 8) {
 std::string type_text(DataType dtype) {
   if (dtype == DataType::kFloat16) return move_text(2) + "#define OG_WIDE(x) og_from_f16(x)\n";
   if (dtype == DataType::kBfloat16) return move_text(2) + "#define OG_WIDE(x) og_from_bf16(x)\n";
-  const std::string type = text_type(dtype);
+  const std::string type = walk_type(dtype);
   if (type.empty()) return {};
   const bool is_wide = dtype == DataType::kUint64 || !is_integer(dtype);
   return typed_text(type) + "#define OG_WIDE(x) " + (is_wide ? "(x)\n" : "((og_i64)(x))\n");

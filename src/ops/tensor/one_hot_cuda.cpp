@@ -32,7 +32,7 @@ KernelOffer offer_one_hot(const KernelRequest& request) {
   const DataType index = request.inputs[0].dtype;
   const std::int64_t bytes = element_bytes(request.outputs[0].dtype);
   if (bytes == 0 || bytes > 8) return decline_dtype(request, request.outputs[0].dtype);
-  const std::string type = text_type(index);
+  const std::string type = walk_type(index);
   if (type.empty()) return decline_dtype(request, index);
   const Dims& dims = request.outputs[0].dims;
   const auto axis =

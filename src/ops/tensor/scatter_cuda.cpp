@@ -123,12 +123,12 @@ std::string reduction_text(const KernelRequest& request) {
   const bool is_float = dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
   if (!is_float && dtype != DataType::kInt64 && dtype != DataType::kInt32) return {};
   if (reduction == "max" || reduction == "min") {
-    return typed_text(text_type(dtype)) + "#define OG_REDUCE(old, update) og_" + reduction +
+    return typed_text(walk_type(dtype)) + "#define OG_REDUCE(old, update) og_" + reduction +
            "<og_T>(old, update)\n";
   }
   const std::string sign = reduction == "add" ? "+" : "*";
   // Integers wrap around.
-  return (is_float ? typed_text(text_type(dtype)) : move_text(bytes)) +
+  return (is_float ? typed_text(walk_type(dtype)) : move_text(bytes)) +
          "#define OG_REDUCE(old, update) ((old) " + sign + " (update))\n";
 }
 

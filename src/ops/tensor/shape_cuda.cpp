@@ -56,7 +56,7 @@ KernelOffer offer_eye(const KernelRequest& request) {
   const DataType dtype = request.outputs[0].dtype;
   const std::int64_t bytes = element_bytes(dtype);
   if (dims.rank() != 2) return KernelOffer::decline("no matrix");
-  if (text_type(dtype).empty() && dtype != DataType::kBool) return decline_dtype(request, dtype);
+  if (walk_type(dtype).empty() && dtype != DataType::kBool) return decline_dtype(request, dtype);
   const std::int64_t k = std::clamp(request.node.int_attribute("k"), -dims[0], dims[1]);
   KernelOffer offer;
   offer.kernel =

@@ -90,6 +90,17 @@ std::vector<OpCase> library_cases() {
       {.name = "bias_relu",
        .model = "z = Gemm (a, b, c)\ny = Relu (z)",
        .inputs = {uniform({16, 260}, -1, 1), uniform({260, 32}, -1, 1), uniform({32}, -1, 1)}},
+      {.name = "grouped_strides",
+       .model =
+           "y = Conv <group = 2, strides = [2, 1], dilations = [1, 2], pads = [1, 2, 1, 1]> (x, w)",
+       .inputs = {uniform({4, 16, 25, 24}, -1, 1), uniform({24, 8, 3, 3}, -1, 1)}},
+      {.name = "transposed_convolution",
+       .model = "y = ConvTranspose <strides = [2, 2]> (x, w, b)",
+       .inputs = {uniform({2, 24, 12, 12}, -1, 1), uniform({24, 16, 2, 2}, -1, 1),
+                  uniform({16}, -1, 1)}},
+      {.name = "three_axes",
+       .model = "y = Conv (x, w)",
+       .inputs = {uniform({2, 4, 9, 9, 9}, -1, 1), uniform({16, 4, 3, 3, 3}, -1, 1)}},
       {.name = "large_convolution",
        .model = "y = Conv <pads = [1, 1, 1, 1]> (x, w, b)",
        .inputs = {uniform({4, 20, 33, 32}, -1, 1), uniform({72, 20, 3, 3}, -1, 1),
@@ -99,8 +110,7 @@ std::vector<OpCase> library_cases() {
 
 std::string name_of(const ::testing::TestParamInfo<OpCase>& info) {
   std::string name = info.param.name;
-  std::ranges::replace_if(
-      name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
   return name;
 }
 

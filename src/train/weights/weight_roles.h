@@ -28,7 +28,7 @@ enum class Role : std::uint8_t {
 /// activations nor those of weights are trained by default, whether the model writes QuantizeLinear
 /// and DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
 inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";
-/// Of the entries that the codes of quantized numbers select, as those of NF4.
+/// Entries that the codes of quantized numbers select, as those of NF4.
 inline constexpr std::string_view kQuantizationTable = "a table of quantized numbers";
 
 /// One place where an initializer meets values that depend on the model's inputs.

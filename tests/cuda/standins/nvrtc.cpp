@@ -42,7 +42,8 @@ void keep_text(const std::string& text, int num_options, const char* const* opti
   whole += "\n" + text;
   std::error_code error;
   fs::create_directories(folder, error);
-  const fs::path path = fs::path(folder) / (std::to_string(std::hash<std::string>()(whole)) + ".cu");
+  const fs::path path =
+      fs::path(folder) / (std::to_string(std::hash<std::string>()(whole)) + ".cu");
   const fs::path part = path.string() + "." + std::to_string(::getpid());
   std::ofstream(part, std::ios::binary) << whole;
   fs::rename(part, path, error);

@@ -1,0 +1,161 @@
+#include <algorithm>
+#include <cstring>
+
+#include "ir/builder.h"
+#include "ops/image/resize_table.h"
+#include "ops/index_walk_cuda.h"
+
+// Resize and its gradient: a pass for each axis whose size changes, with the axis's table in memory
+// of the card.
+
+namespace onnxgrad::ops::resize_cuda {
+namespace {
+
+using device::cuda::TextKernel;
+using device::cuda::Word;
+
+// An element without entries is outside.
+constexpr const char* kResize = R"(
+OG_KERNEL(og_resize, 10) {
+  const og_T* const x = a.pointer<const og_T>(0);
+  og_T* const y = a.pointer<og_T>(1);
+  const og_i64 in = a.integer(3);
+  const og_i64 out = a.integer(4);
+  const og_i64 inner = a.integer(5);
+  const og_i32* const starts = a.pointer<const og_i32>(6);
+  const og_i32* const indices = a.pointer<const og_i32>(7);
+  const double* const weights = a.pointer<const double>(8);
+  for (og_i64 i = og_first(); i < a.integer(2); i += og_stride()) {
+    const og_i64 row = i / inner;
+    const og_i64 at = row % out;
+    const og_T* const from = x + row / out * in * inner + i % inner;
+    const og_i32 end = starts[at + 1];
+    og_T sum = 0;
+    for (og_i32 t = starts[at]; t < end; ++t) {
+      sum += (og_T)weights[t] * from[indices[t] * inner];
+    }
+    y[i] = starts[at] == end ? (og_T)a.real(9) : sum;
+  }
+}
+)";
+
+// Places a vector in memory of the card.
+template <class T>
+device::Buffer upload(const KernelRequest& request, const std::vector<T>& numbers) {
+  const auto& card = card_of(request);
+  device::Buffer buffer = card->allocate(static_cast<std::int64_t>(numbers.size() * sizeof(T)));
+  if (!numbers.empty()) card->upload(buffer, numbers.data());
+  return buffer;
+}
+
+KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeTable>& tables,
+                         double outside) {
+  const DataType dtype = request.inputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return decline_dtype(request, dtype);
+  }
+  const auto output = static_cast<std::int64_t>(request.inputs.size());
+  const std::int64_t bytes = element_bytes(dtype);
+  std::vector<std::size_t> passes;
+  for (std::size_t axis = tables.size(); axis-- > 0;) {
+    if (!tables[axis].is_identity()) passes.push_back(axis);
+  }
+  std::vector<std::int64_t> sizes;
+  for (const ResizeTable& table : tables) sizes.push_back(table.input);
+  const auto product = [&sizes](std::size_t begin, std::size_t end) {
+    std::int64_t all = 1;
+    for (std::size_t i = begin; i < end; ++i) all *= sizes[i];
+    return all;
+  };
+  KernelOffer offer;
+  std::vector<TextKernel> kernels;
+  if (passes.empty()) {
+    kernels.push_back(bytes_kernel(request, product(0, sizes.size()) * bytes, 0, output));
+  }
+  std::int64_t scratch = 0;
+  Word from = Word::argument(0);
+  for (const std::size_t axis : passes) {
+    const ResizeTable& table = tables[axis];
+    sizes[axis] = table.output;
+    const std::int64_t count = product(0, sizes.size());
+    Word to = Word::argument(output);
+    if (axis != passes.back()) {
+      to = Word::argument(output + 1, scratch);
+      scratch += round_up(count * bytes, std::int64_t{256});
+    }
+    auto kept = std::make_shared<std::vector<device::Buffer>>();
+    kept->push_back(upload(request, table.starts));
+    kept->push_back(upload(request, table.indices));
+    kept->push_back(upload(request, table.weights));
+    std::vector<Word> words{from,
+                            to,
+                            Word::of(count),
+                            Word::of(table.input),
+                            Word::of(table.output),
+                            Word::of(product(axis + 1, sizes.size()))};
+    for (const device::Buffer& buffer : *kept) {
+      words.push_back(Word::of(static_cast<std::int64_t>(buffer.address)));
+    }
+    words.push_back(Word::of(outside));
+    kernels.push_back(text_kernel_over(request, count, typed_text(walk_type(dtype)) + kResize,
+                                       "og_resize", std::move(words)));
+    kernels.back().keeps = std::move(kept);
+    from = to;
+  }
+  offer.kernel = prepared(std::move(kernels), "weighted sums");
+  offer.kernel.scratch_bytes = scratch;
+  return offer;
+}
+
+ResizeInputs read_inputs(const KernelRequest& request, std::size_t roi, std::size_t scales,
+                         std::size_t sizes) {
+  ResizeInputs inputs;
+  const auto value = [&](std::size_t i) -> const Tensor* {
+    if (i >= request.constants.size() || request.constants[i] == nullptr) return nullptr;
+    return request.constants[i]->num_elements() == 0 ? nullptr : request.constants[i];
+  };
+  if (const Tensor* given = value(roi)) inputs.roi = given->to_doubles();
+  if (const Tensor* given = value(scales)) inputs.scales = given->to_doubles();
+  if (const Tensor* given = value(sizes)) inputs.sizes = given->to_int64s();
+  return inputs;
+}
+
+KernelOffer offer_resize(const KernelRequest& request) {
+  const auto inputs = read_inputs(request, 1, 2, 3);
+  if (request.outputs[0].dims.num_elements() == 0 || (!inputs.scales && !inputs.sizes)) {
+    return KernelOffer::decline("nothing to compute, or unknown sizes");
+  }
+  const ResizeAttrs attrs = ResizeAttrs::read(request.node);
+  std::vector<ResizeTable> tables;
+  for (const ResizeAxis& axis :
+       resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs)) {
+    tables.push_back(make_resize_table(attrs, axis));
+  }
+  return offer_passes(request, tables,
+                      static_cast<double>(request.node.float_attribute("extrapolation_value")));
+}
+
+KernelOffer offer_resize_grad(const KernelRequest& request) {
+  const bool by_sizes = request.node.string_attribute("given") == "sizes";
+  constexpr std::size_t kAbsent = 9;
+  const auto inputs = read_inputs(request, 3, by_sizes ? kAbsent : 2, by_sizes ? 2 : kAbsent);
+  if (request.outputs[0].dims.num_elements() == 0 || (!inputs.scales && !inputs.sizes)) {
+    return KernelOffer::decline("nothing to compute, or unknown sizes");
+  }
+  const ResizeAttrs attrs = ResizeAttrs::read(request.node);
+  std::vector<ResizeTable> tables;
+  for (const ResizeAxis& axis :
+       resolve_resize(request.node, request.inputs[1].dims, request.inputs[0].dims, inputs)) {
+    tables.push_back(make_resize_table(attrs, axis).transposed());
+  }
+  return offer_passes(request, tables, 0);
+}
+
+}  // namespace
+
+void register_resize_cuda(opdef::KernelRegistry& registry) {
+  registry.add("", "Resize", 0, offer_resize);
+  registry.add(ir::kFunctionDomain, "ResizeGrad", 0, offer_resize_grad);
+}
+
+}  // namespace onnxgrad::ops::resize_cuda
