@@ -12,6 +12,8 @@ Models are given as a path, bytes, an ``onnx.ModelProto``, or as exporters retur
 those of NumPy or another library. All exceptions derive from `onnxgrad.Error`.
 """
 
+from _thread import RLock as _RLock  # not from threading, which need not be imported
+
 from onnxgrad._core import set_image_decoder as _set_image_decoder
 from onnxgrad._core import version as _version
 from onnxgrad.base.amx import apply_environment as _apply_amx_environment
@@ -162,6 +164,7 @@ _NAMES = {
     "trainer": "Trainer",
     "trainer.cross_validation": "CrossValidation cross_validate",
 }
+_IMPORTING = _RLock()
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _SUBPACKAGES = {
     *(
@@ -194,13 +197,21 @@ _SUBPACKAGES = {
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name in _SUBPACKAGES:
-        return import_module(f"onnxgrad.{name}")
-    if name in _MODULES:
+    if name not in _SUBPACKAGES and name not in _MODULES:
+        raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")
+    # Threads that import modules of one package in different orders wait for each other; Python
+    # then gives one of them a module that is not complete. So one thread imports at a time, unless
+    # it waits for a module whose importer is waiting here.
+    is_alone = _IMPORTING.acquire(timeout=5)
+    try:
+        if name in _SUBPACKAGES:
+            return import_module(f"onnxgrad.{name}")
         found = getattr(import_module(f"onnxgrad.{_MODULES[name]}"), name)
         globals()[name] = found
         return found
-    raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")
+    finally:
+        if is_alone:
+            _IMPORTING.release()
 
 
 def __dir__() -> list[str]:

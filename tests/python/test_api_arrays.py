@@ -101,6 +101,7 @@ def test_results_outlive_their_session():
     np.testing.assert_array_equal(found, [1, 2, 3])
 
 
+@pytest.mark.host_only("the memory of the simulated device is the process's")
 def test_training_reads_contiguous_arrays_in_place(linear_model):
     # Half a gigabyte would show in the peak memory of the process if it was copied.
     import resource

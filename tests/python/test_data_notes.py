@@ -101,8 +101,8 @@ def test_copies(case, capsys, caplog):
     printed = capsys.readouterr().err
     logged = [one.message for one in caplog.records if one.levelno == logging.DEBUG]
     if message is None:
-        assert "copied" not in printed
-        assert not any("copied" in one for one in logged)
+        assert "]: copied" not in printed
+        assert not any("]: copied" in one for one in logged)
     else:
         assert message in printed
         assert any(one.startswith(message) for one in logged)

@@ -139,7 +139,7 @@ def test_capsules(model, expected):
         np.asarray(y, copy=False)
     np.testing.assert_array_equal(np.asarray(y), expected)
     assert np.asarray(y, np.float64).dtype == np.float64
-    on_host = og.InferenceSession(model).run(None, {"X": ROWS}, to_host=False)[0]
+    on_host = og.InferenceSession(model, device="cpu").run(None, {"X": ROWS}, to_host=False)[0]
     np.testing.assert_array_equal(np.from_dlpack(on_host), expected)
     assert on_host.__dlpack_device__() == (1, 0)
 

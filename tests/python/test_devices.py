@@ -200,11 +200,25 @@ def test_flags(command, linear_file, linear_data, tmp_path):
     assert printed[0] == printed[1]
 
 
-@pytest.mark.parametrize("device", ["tpu", "simulated:2", "simulated:x", "cpu:1", "cuda"])
-def test_devices_that_are_not_there(linear_proto, device):
+AVAILABLE = "'cpu', 'simulated:0', 'simulated:1'"
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        ("tpu", AVAILABLE),
+        ("simulated:2", AVAILABLE),
+        ("simulated:x", AVAILABLE),
+        ("cpu:1", AVAILABLE),
+        ("cuda", "libcuda.so.1"),
+    ],
+)
+def test_devices_that_are_not_there(linear_proto, device, told):
+    if any(one.name.startswith(device) for one in devices.available()):
+        pytest.skip(f"this machine has a device {device!r}")
     with pytest.raises(og.DeviceError, match=f"there is no device '{device}'") as error:
         og.Trainer(linear_proto, device=device)
-    assert "'cpu', 'simulated:0', 'simulated:1'" in str(error.value)
+    assert told in str(error.value)
 
 
 def test_files_that_are_no_plugins(tmp_path):

@@ -90,6 +90,7 @@ RUN = textwrap.dedent("""
 """)
 
 
+@pytest.mark.host_only("a device has the kernels of a run all at once")
 def test_ctrl_c_ends_a_run_between_kernels(tmp_path):
     path = tmp_path / "deep.onnx"
     names = ["X", *(f"h{i}" for i in range(2999)), "Y"]

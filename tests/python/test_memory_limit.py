@@ -325,6 +325,7 @@ def dense_layers(width, count):
 
 
 # The first values of Adam's slots take no memory: with small layers that is more than 5 %.
+@pytest.mark.host_only("the memory of the simulated device is the process's")
 @pytest.mark.parametrize(("width", "count"), [(1024, 6), (600, 20)])
 def test_the_peak_of_the_process_is_what_is_reported(width, count, tmp_path: Path):
     onnx.save(dense_layers(width, count), tmp_path / "model.onnx")

@@ -17,6 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import onnxgrad as og
 
+# The simulated device has a copy of the weights, in memory of the process.
+pytestmark = pytest.mark.host_only("measures the memory of the host")
+
 WIDTH = 1024
 LAYERS = 50  # 4 MiB each: 200 MiB
 

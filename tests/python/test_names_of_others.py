@@ -101,7 +101,7 @@ def test_a_function_or_a_model_is_a_loss(model):
         (lambda: og.optimizers.Adam(betas=(0.9, 0.99)), "give beta1=a and beta2=b"),
         (lambda: og.optimizers.Adam(eps=1e-8), "Did you mean 'epsilon'"),
         (lambda: og.Trainer(parser.parse_model(MODEL), lr="auto"), "lr_find"),
-        (lambda: og.Trainer(parser.parse_model(MODEL), device="cuda"), "computes on the CPU"),
+        (lambda: og.Trainer(parser.parse_model(MODEL), device="cuda"), "use device='cpu'"),
         (lambda: og.Trainer(object()), "is not a model"),
         (
             lambda: og.Trainer(type("Net", (), {"state_dict": 1, "forward": 1})()),

@@ -142,6 +142,7 @@ def test_matmul_with_what_follows(n: int, k: int, threads: int) -> None:
         assert found.tobytes() == session.run(None, {"x": x})[0].tobytes()
 
 
+@pytest.mark.host_only("each plan copies what was packed to a device")
 def test_plans_share_what_is_packed() -> None:
     weights = constants_of(400, 300)
     model = model_of([helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)], weights)

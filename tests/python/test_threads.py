@@ -182,6 +182,7 @@ def trained(proto, shape, threads):
     return session.state(), max(kernel.threads for kernel in profile.kernels)
 
 
+@pytest.mark.host_only("profiles of a device do not tell threads of the CPU")
 @pytest.mark.parametrize("make", [convolutions, attention, recurrent])
 def test_any_number_of_threads(make):
     proto, shape = make()

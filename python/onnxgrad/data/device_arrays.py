@@ -34,7 +34,7 @@ class DeviceArray:
     --------
     >>> import numpy as np
     >>> import onnxgrad as og
-    >>> session = og.InferenceSession(linear_model)
+    >>> session = og.InferenceSession(linear_model, device="cpu")
     >>> (y,) = session.run(None, {"X": np.ones((3, 2), np.float32)}, to_host=False)
     >>> y
     DeviceArray(shape=(3, 1), dtype=float32, device='cpu')
