@@ -11,7 +11,8 @@ trap 'rm -rf "$work"' EXIT
 folder=$work/onnxgrad-cuda-check
 mkdir -p "$folder/wheels" dist
 cp dist/onnxgrad-*.whl "$folder/wheels"
-python -m pip download -q --disable-pip-version-check --no-deps -d "$folder/wheels" nanobind-backend
+python -m pip download -q --disable-pip-version-check --no-deps --require-hashes \
+  --only-binary=:all: --python-version 3.12 -d "$folder/wheels" -r requirements/locked/runtime.txt
 strip -o "$folder/onnxgrad_ops_test" "$build/src/ops/onnxgrad_ops_test"
 cp scripts/cuda_check.sh scripts/cuda_check.py "$folder"
 cp -r benchmarks/peers "$folder/peers"

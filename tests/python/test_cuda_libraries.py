@@ -94,7 +94,7 @@ def test_no_compiler_of_kernels(tmp_path):
     shutil.copy(STANDINS / DRIVER, tmp_path)
     said = use(tmp_path, ONNXGRAD_CUDA_PATH=str(tmp_path))
     assert "run-time compiler was not found" in said, said
-    assert "pip install 'onnxgrad[cuda13]'" in said, said
+    assert "pip install nvidia-cuda-nvrtc" in said, said
 
 
 HEADERS = [

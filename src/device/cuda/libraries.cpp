@@ -24,9 +24,6 @@ struct Library {
   const char* install;  ///< how a user gets it
 };
 
-constexpr const char* kInstallLibraries =
-    "Install NVIDIA's libraries with \"pip install 'onnxgrad[cuda13]'\", or CUDA's toolkit.";
-
 const Library kDriverLibrary{
     .names = {"libcuda.so.1"},
     .purpose = "NVIDIA's driver",
@@ -35,7 +32,9 @@ const Library kDriverLibrary{
         "container with 'docker run --gpus all'."};
 const Library kNvrtcLibrary{.names = {"libnvrtc.so.13", "libnvrtc.so.12"},
                             .purpose = "CUDA's run-time compiler",
-                            .install = kInstallLibraries};
+                            .install =
+                                "Install it with 'pip install nvidia-cuda-nvrtc', or "
+                                "CUDA's toolkit."};
 
 const Library kBlasLtLibrary{
     .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
