@@ -49,7 +49,7 @@ DEVICE_SAMPLE = {
 
 
 # Files whose tests are marked cuda_sample.
-CUDA_SAMPLE = {"test_api_sessions", "test_optimizers", "test_train_command"}
+CUDA_SAMPLE = {"test_api_sessions", "test_train_command"}
 
 
 def pytest_collection_modifyitems(items):
