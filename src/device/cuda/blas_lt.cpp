@@ -15,6 +15,7 @@
 
 #include "device/cuda/image_cache.h"
 #include "device/cuda/libraries.h"
+#include "device/cuda/timing.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::device::cuda {
@@ -175,25 +176,7 @@ void BlasLtProduct::run(const Operands& operands, Handle stream) const {
 // The best of several runs, in microseconds; infinite if it fails.
 double BlasLtProduct::time_us(const BlasLtHeuristicResult& how, const Operands& operands,
                               Handle stream) const {
-  double best = std::numeric_limits<double>::infinity();
-  const auto event = [] {
-    Handle made = nullptr;
-    check(driver().EventCreate(&made, 0), "cuEventCreate");
-    return Owned(made, driver().EventDestroy);
-  };
-  const Owned begin = event();
-  const Owned end = event();
-  for (int i = 0; i <= kRepeats; ++i) {
-    check(driver().EventRecord(begin.get(), stream), "cuEventRecord");
-    const int status = launch(how, operands, stream);
-    check(driver().EventRecord(end.get(), stream), "cuEventRecord");
-    check(driver().StreamSynchronize(stream), "cuStreamSynchronize");
-    if (status != kSuccess) return std::numeric_limits<double>::infinity();
-    float ms = 0;
-    check(driver().EventElapsedTime(&ms, begin.get(), end.get()), "cuEventElapsedTime");
-    if (i > 0) best = std::min(best, 1000.0 * static_cast<double>(ms));  // the first one loads it
-  }
-  return best;
+  return best_time_us(stream, kRepeats, [&] { return launch(how, operands, stream); });
 }
 
 // The number of the fastest one; `count`: all of them fail. The first one, if the card has no

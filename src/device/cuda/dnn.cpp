@@ -17,6 +17,7 @@
 
 #include "device/cuda/image_cache.h"
 #include "device/cuda/libraries.h"
+#include "device/cuda/timing.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::device::cuda {
@@ -252,25 +253,7 @@ void DnnConvolution::run(const Operands& operands, Handle stream) const {
 }
 
 double DnnConvolution::time_us(Handle plan, const Operands& operands, Handle stream) const {
-  double best = std::numeric_limits<double>::infinity();
-  const auto event = [] {
-    Handle made = nullptr;
-    check(driver().EventCreate(&made, 0), "cuEventCreate");
-    return Owned(made, driver().EventDestroy);
-  };
-  const Owned begin = event();
-  const Owned end = event();
-  for (int i = 0; i <= kTimedRuns; ++i) {
-    check(driver().EventRecord(begin.get(), stream), "cuEventRecord");
-    const int status = execute(plan, operands, stream);
-    check(driver().EventRecord(end.get(), stream), "cuEventRecord");
-    check(driver().StreamSynchronize(stream), "cuStreamSynchronize");
-    if (status != kSuccess) return std::numeric_limits<double>::infinity();
-    float ms = 0;
-    check(driver().EventElapsedTime(&ms, begin.get(), end.get()), "cuEventElapsedTime");
-    if (i > 0) best = std::min(best, 1000.0 * static_cast<double>(ms));  // the first one loads it
-  }
-  return best;
+  return best_time_us(stream, kTimedRuns, [&] { return execute(plan, operands, stream); });
 }
 
 bool DnnConvolution::choose(const DnnConvSpec& spec) {
