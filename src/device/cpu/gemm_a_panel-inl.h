@@ -104,7 +104,7 @@ class APanelTile {
       keep_in_register(b_);
     });
     a_ += kSteps * kStep;
-    b_ += kSteps * kVectors * kLanes;
+    b_ += std::ptrdiff_t{kSteps} * kVectors * kLanes;
     keep_in_register(a_);
     keep_in_register(b_);
   }

@@ -218,7 +218,7 @@ class ReadsNext {
     if (tile.extras == nullptr || parts == 0) return;
     count_ = tile.extras->reads_next_count;
     row_ = tile.extras->reads_next_row * tile.extras->reads_next_size;
-    together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
+    together_ = std::max<std::int64_t>((std::int64_t{kRows} * count_ + parts - 1) / parts, 1);
   }
 
   /// Begins the prefetches of the tile at row `row`.

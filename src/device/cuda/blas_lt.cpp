@@ -149,7 +149,6 @@ BlasLtProduct::~BlasLtProduct() {
 
 int BlasLtProduct::launch(const BlasLtHeuristicResult& how, const Operands& operands,
                           Handle stream) const {
-  const auto pointer = [](std::uint64_t at) { return reinterpret_cast<void*>(at); };
   constexpr double kOne64 = 1;
   constexpr double kZero64 = 0;
   constexpr float kOne = 1;
@@ -164,9 +163,10 @@ int BlasLtProduct::launch(const BlasLtHeuristicResult& how, const Operands& oper
     const int status = blas_lt().DescSet(desc_, kDescBias, &operands.bias, sizeof operands.bias);
     if (status != kSuccess) return status;
   }
-  return blas_lt().Matmul(handle_, desc_, one, pointer(operands.b), b_, pointer(operands.a), a_,
-                          zero, pointer(operands.c), c_, pointer(operands.c), c_, &how.algo,
-                          pointer(operands.workspace), how.workspace_bytes, stream);
+  return blas_lt().Matmul(handle_, desc_, one, library_pointer(operands.b), b_,
+                          library_pointer(operands.a), a_, zero, library_pointer(operands.c), c_,
+                          library_pointer(operands.c), c_, &how.algo,
+                          library_pointer(operands.workspace), how.workspace_bytes, stream);
 }
 
 void BlasLtProduct::run(const Operands& operands, Handle stream) const {
@@ -251,7 +251,7 @@ bool BlasLtProduct::choose() {
   const int status = blas_lt().Heuristic(handle_, desc_, b_, a_, c_, c_, preference, kCandidates,
                                          candidates.data(), &count);
   if (status != kSuccess || count == 0) return false;
-  const auto usable = std::stable_partition(
+  auto* const usable = std::stable_partition(
       candidates.begin(), candidates.begin() + count,
       [](const BlasLtHeuristicResult& one) { return one.status == kSuccess; });
   const auto num_usable = static_cast<std::size_t>(usable - candidates.begin());

@@ -90,6 +90,9 @@ class Owned {
   Destroy destroy_ = nullptr;
 };
 
+/// Converts an address on the card to an argument of NVIDIA's libraries.
+inline void* library_pointer(std::uint64_t at) { return kernel_argument(Address{at}); }
+
 }  // namespace onnxgrad::device::cuda
 
 #endif  // ONNXGRAD_DEVICE_CUDA_CONTEXT_H_

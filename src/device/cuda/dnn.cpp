@@ -42,9 +42,9 @@ Owned descriptor(int type) {
 
 template <class T>
 void set(const Owned& to, int attribute, int type, std::span<const T> values) {
-  check_dnn(
-      dnn().Set(to.get(), attribute, type, static_cast<std::int64_t>(values.size()), values.data()),
-      "cudnnBackendSetAttribute");
+  check_dnn(dnn().Set(to.get(), attribute, type, static_cast<std::int64_t>(values.size()),
+                      static_cast<const void*>(values.data())),
+            "cudnnBackendSetAttribute");
 }
 template <class T>
 void set(const Owned& to, int attribute, int type, const T& value) {
@@ -234,13 +234,12 @@ std::optional<std::size_t> number_from(const std::string& text, std::size_t boun
 }  // namespace
 
 int DnnConvolution::execute(Handle plan, const Operands& operands, Handle stream) const {
-  const auto pointer = [](std::uint64_t at) { return reinterpret_cast<void*>(at); };
-  const std::array<void*, 3> pointers{pointer(operands.x), pointer(operands.w),
-                                      pointer(operands.y)};
+  const std::array<void*, 3> pointers{library_pointer(operands.x), library_pointer(operands.w),
+                                      library_pointer(operands.y)};
   const Owned pack = descriptor(dnn_api::kVariantPack);
   set(pack, dnn_api::kPackUids, dnn_api::kTypeInt64, std::span<const std::int64_t>(kUids));
   set(pack, dnn_api::kPackPointers, dnn_api::kTypePointer, std::span<void* const>(pointers));
-  set(pack, dnn_api::kPackWorkspace, dnn_api::kTypePointer, pointer(operands.workspace));
+  set(pack, dnn_api::kPackWorkspace, dnn_api::kTypePointer, library_pointer(operands.workspace));
   finalize(pack);
   DnnLibrary& library = dnn_of(*context_);
   const std::scoped_lock lock(library.mutex);
