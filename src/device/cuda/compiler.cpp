@@ -27,7 +27,7 @@ void succeed(int result, const char* call) {
                      .hint = "Install the version of nvidia-cuda-nvrtc that fits the driver."});
 }
 
-// What is compiled for: a card ("sm_90"), or one that the driver translates for ("compute_90").
+// A card to compile for ("sm_90"), or one whose PTX the driver translates ("compute_90").
 struct Target {
   std::string name;
   bool is_ptx = false;
