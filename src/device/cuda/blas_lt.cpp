@@ -51,7 +51,7 @@ std::int64_t bytes_of(DataType dtype) {
 int compute_of(const BlasLtSpec& spec) {
   if (spec.in == DataType::kFloat64) return kCompute64F;
   if (spec.in != DataType::kFloat32) return kCompute32F;
-  return spec.allows_tf32 ? kCompute32FTf32 : kCompute32FPedantic;
+  return spec.allows_tf32 ? kCompute32FTf32 : kCompute32F;
 }
 
 Handle handle_of(const Context& context) {
