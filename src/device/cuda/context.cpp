@@ -98,7 +98,8 @@ Context::Context(int index) : index_(index) {
   check(driver().StreamCreate(&allocations_, kNonBlocking), "cuStreamCreate");
   check(driver().EventCreate(&origin_, 0), "cuEventCreate");
   check(driver().EventRecord(origin_, allocations_), "cuEventRecord");
-  faults_ = std::make_unique<Faults>(allocate_pinned(Faults::kBoardBytes));
+  faults_ = std::make_unique<Faults>([this](std::int64_t size) { return allocate_pinned(size); },
+                                     [this](std::uint64_t address) { clear_word(address); });
 }
 
 void Context::make_current() const {
@@ -135,6 +136,12 @@ void Context::upload(const Buffer& to, const void* from) const {
   check(driver().MemcpyHtoDAsync(static_cast<DevicePointer>(to.address), from,
                                  static_cast<std::size_t>(to.bytes), allocations_),
         "cuMemcpyHtoDAsync");
+  check(driver().StreamSynchronize(allocations_), "cuStreamSynchronize");
+}
+
+void Context::clear_word(std::uint64_t address) const {
+  make_current();
+  check(driver().MemsetD8Async(address, 0, sizeof(std::uint64_t), allocations_), "cuMemsetD8Async");
   check(driver().StreamSynchronize(allocations_), "cuStreamSynchronize");
 }
 
