@@ -19,7 +19,7 @@ cuda_env = ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRA
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-sanitizers cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-plans test-cuda-sanitizers cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,9 +75,10 @@ test-device: build ## all Python tests with the simulated device in place of the
 	@$(simulated_env) python -m pytest -n $(jobs) -q
 
 cuda-cases: build
-	@for i in $$(seq 0 $$(($(jobs) - 1))); do $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
-	  build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda/*' & done; \
-	for job in $$(jobs -p); do wait $$job; done
+	@shards=(); for i in $$(seq 0 $$(($(jobs) - 1))); do \
+	  $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
+	    build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda*/*' & shards+=($$!); done; \
+	failed=0; for shard in "$${shards[@]}"; do wait $$shard || failed=1; done; exit $$failed
 
 test-cuda-standins: cuda-cases ## all operator cases, and Python's tests of training, on stand-ins of NVIDIA's libraries
 	@$(pytest_env) $(cuda_env) ONNXGRAD_DEVICE=cuda python -m pytest -n $(jobs) -q -m "device_sample or cuda_sample"
@@ -87,9 +88,13 @@ test-cuda-texts: build ## the texts of all kernels through the real NVRTC, for f
 	@$(MAKE) cuda-cases
 	@python scripts/cuda_texts.py $(cuda)/texts
 
+test-cuda-plans: build ## plans of the zoo's convolutions by the real cuDNN, for the properties of a card
+	@python scripts/cuda_plans.py build/$(preset)
+
 test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN and UBSAN (cases=FILTER)
 	@cmake --preset asan >/dev/null
-	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test onnxgrad_standin_driver onnxgrad_standin_nvrtc
+	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test \
+	  onnxgrad_standin_driver onnxgrad_standin_nvrtc onnxgrad_standin_cublaslt onnxgrad_standin_cudnn
 	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
 	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
 

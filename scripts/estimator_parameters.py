@@ -190,6 +190,8 @@ PARAMETERS: tuple[Parameter | str, ...] = (
         "Seed of weights, shuffling, the validation split and random operators.",
     ),
     "device",
+    "math",
+    "deterministic",
     Parameter(
         "threads",
         "int | None",

@@ -28,6 +28,11 @@ struct EngineOptions {
   /// host. 0: three quarters of the machine's (or cgroup's) memory, and all of the device's.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
+  /// How products and convolutions of float32 are computed: "float32", or "tf32", which rounds
+  /// their factors to 10 bits on devices that are faster with these. The CPU is not.
+  std::string math = "float32";
+  /// False: a device may use faster kernels, whose results have other bits in each run.
+  bool deterministic = true;
   /// Receives a sentence about inputs that can be run but do not agree with the model's
   /// declarations; called by the thread of the run. nullptr: a line on standard error.
   std::function<void(const std::string& message)> warn = nullptr;

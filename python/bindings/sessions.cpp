@@ -32,19 +32,22 @@ void bind_inference(nb::module_& module) {
       .def(
           "__init__",
           [](EngineOptions* place, const std::string& device, int threads, std::uint64_t seed,
-             std::int64_t memory_limit_bytes, bool fuse,
-             std::function<void(const std::string&)> warn) {
+             std::int64_t memory_limit_bytes, bool fuse, const std::string& math,
+             bool deterministic, std::function<void(const std::string&)> warn) {
             new (place) EngineOptions{.device = device,
                                       .threads = threads,
                                       .seed = seed,
                                       .memory_limit_bytes = memory_limit_bytes,
                                       .fuse = fuse,
+                                      .math = math,
+                                      .deterministic = deterministic,
                                       .warn = std::move(warn)};
           },
           "device"_a = EngineOptions{}.device, "threads"_a = EngineOptions{}.threads,
           "seed"_a = EngineOptions{}.seed,
           "memory_limit_bytes"_a = EngineOptions{}.memory_limit_bytes,
-          "fuse"_a = EngineOptions{}.fuse, "warn"_a = nb::none());
+          "fuse"_a = EngineOptions{}.fuse, "math"_a = EngineOptions{}.math,
+          "deterministic"_a = EngineOptions{}.deterministic, "warn"_a = nb::none());
   nb::class_<InferenceSession>(module, "InferenceSession")
       .def(nb::init<const Model&, const EngineOptions&>(), "model"_a, "engine"_a, Unlocked())
       .def_prop_ro("inputs", &InferenceSession::inputs)

@@ -12,6 +12,14 @@
 
 namespace onnxgrad::device {
 
+/// Cells as they are in the memory of a device, at the address that Launch::cells is. A kernel that
+/// cannot throw where it runs sets `is_refused`; calls with CallPlace::is_guarded then do nothing,
+/// so that states stay as they were before the step, until the error has been thrown on the host.
+struct DeviceStepCells {
+  opdef::StepCells cells = {};
+  std::uint64_t is_refused = 0;
+};
+
 /// The series that is running, in the memory of the device.
 struct SeriesCells {
   std::uint64_t first_step = 0;  ///< StepCells::step of its first step

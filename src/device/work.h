@@ -34,6 +34,8 @@ struct CallPlace {
   /// Earlier calls, on other streams, after which it begins.
   std::vector<std::uint32_t> waits = {};
   bool is_awaited = false;  ///< a later call, on another stream, waits for it
+  /// Does nothing after a kernel has refused a value: see DeviceStepCells (step_kernels.h).
+  bool is_guarded = false;
 };
 
 /// Kernels that are submitted together. They begin after what was submitted before has been done,

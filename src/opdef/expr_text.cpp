@@ -299,6 +299,11 @@ class ElementText {
     return fold == Fold::kSum && op_.compute == DataType::kFloat32;
   }
 
+  std::string flushed(std::string value) const {
+    return op_.flush_denormals && is_floating(op_.compute) ? fmt::format("og_flush({})", value)
+                                                           : value;
+  }
+
   // The indices of the axes that are kept.
   void write_places() {
     text_ += "og_i64 rest = index;\n(void)rest;\n";
@@ -371,7 +376,7 @@ class ElementText {
     for (std::size_t i = 0; i < num_stored(); ++i) {
       if (!outputs_[i].is_present()) continue;
       text_ += store_text(outputs_[i].dtype, fmt::format("out[{}]", i), place,
-                          fmt::format("y[{}]", i), op_.compute);
+                          flushed(fmt::format("y[{}]", i)), op_.compute);
     }
     for (std::size_t i = 0; i < op_.folds.size(); ++i) {
       const std::string value = fmt::format("y[{}]", num_stored() + i);
@@ -427,7 +432,7 @@ class ElementText {
     text_ += fmt::format("{} w[{}];\n{}_post(z, w);\n", type(),
                          std::max<std::size_t>(op_.post->results.size(), 1), name_);
     for (std::size_t i = 0; i < op_.post->results.size(); ++i)
-      store_result(i, fmt::format("w[{}]", i));
+      store_result(i, flushed(fmt::format("w[{}]", i)));
   }
 
   const Elementwise& op_;

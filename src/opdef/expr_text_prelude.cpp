@@ -182,6 +182,9 @@ OG_FUNCTION og_u16 og_to_f16(float a) {
   return (og_u16)(result | sign);
 }
 // Rounded to odd, so that the later rounding to 16 bits is that of the number itself.
+OG_FUNCTION float og_flush(float a) { return fabsf(a) < 0x1p-126f ? a * 0 : a; }
+OG_FUNCTION double og_flush(double a) { return fabs(a) < 0x1p-1022 ? a * 0 : a; }
+
 OG_FUNCTION float og_odd(float a) { return a; }
 OG_FUNCTION float og_odd(double a) {
   const double size = fabs(a);

@@ -36,15 +36,21 @@ OG_FUNCTION og_place og_walk(const og_words<n>& a, int w, og_i64 index) {
   }
   return at;
 }
-// An index in [-size, size) as one in [0, size). Others are noted on the board and become -1.
-OG_FUNCTION og_i64 og_checked(og_i64 index, og_i64 size, og_u64* board, og_i64 number,
+// An index in [-size, size) as one in [0, size). Others become -1 and are noted in the record
+// (device/cuda/faults.cpp) and behind the cells (DeviceStepCells).
+OG_FUNCTION og_i64 og_checked(og_i64 index, og_i64 size, og_u64* cells, og_i64 record,
                               og_i64 position) {
   if (index >= -size && index < size) return index < 0 ? index + size : index;
-  if (atomicCAS(board, 0ull, (og_u64)number) == 0) {
-    volatile og_u64* const note = board;
+  og_u64* const taken = (og_u64*)record;
+  volatile og_u64* const refused = cells == 0 ? 0 : cells + 6;
+  if (refused != 0) *refused = 1;
+  if (atomicCAS(taken, 0ull, 1ull) == 0) {
+    volatile og_u64* const note = taken;
     note[1] = (og_u64)index;
     note[2] = (og_u64)position;
+    note[5] = refused == 0 ? 0 : OG_HANDLE(refused);
     note[3] = 1;
+    atomicCAS((og_u64*)note[4], 0ull, (og_u64)record);
   }
   return -1;
 }
@@ -191,8 +197,8 @@ TextKernel bytes_kernel(const KernelRequest& request, std::int64_t bytes,
 }
 
 void CheckedIndices::append(std::vector<Word>& words) const {
-  words.push_back(Word::of(board));
-  words.push_back(Word::of(*number));
+  words.push_back(Word::cells());
+  words.push_back(Word::of(*record));
 }
 
 CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,
@@ -203,13 +209,13 @@ CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,
     const auto at = static_cast<std::size_t>(position) % std::max<std::size_t>(sizes.size(), 1);
     throw_index_error(value, sizes.empty() ? 0 : sizes[at], source, position);
   };
-  return {.number = faults.add(raise), .board = faults.address()};
+  return {.record = faults.add(raise)};
 }
 
 KernelOffer offer_checked(const KernelRequest& request, std::vector<TextKernel> all,
                           const CheckedIndices& checked, std::string label, std::size_t input,
                           const std::vector<std::int64_t>& sizes) {
-  for (TextKernel& kernel : all) kernel.keeps = checked.number;
+  for (TextKernel& kernel : all) kernel.keeps = checked.record;
   KernelOffer offer;
   offer.kernel = prepared(std::move(all), std::move(label));
   note_index_check(request, offer, input, sizes);

@@ -51,8 +51,7 @@ device::cuda::TextKernel bytes_kernel(const KernelRequest& request, std::int64_t
 
 /// Words for og_checked of the indices in `input`, and what the kernel keeps for them.
 struct CheckedIndices {
-  std::shared_ptr<const std::int64_t> number;
-  std::int64_t board = 0;
+  std::shared_ptr<const std::int64_t> record;  ///< its address
   void append(std::vector<device::cuda::Word>& words) const;
 };
 CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,

@@ -10,8 +10,9 @@
 namespace onnxgrad::runtime {
 
 DeviceCells::DeviceCells(device::Device& device, device::Stream& stream)
-    : stream_(stream), memory_(device.allocate(sizeof(opdef::StepCells))) {
-  stream_.copy_in(memory_.address, reinterpret_cast<const std::byte*>(&known_), sizeof known_);
+    : stream_(stream), memory_(device.allocate(sizeof(device::DeviceStepCells))) {
+  const device::DeviceStepCells first;
+  stream_.copy_in(memory_.address, reinterpret_cast<const std::byte*>(&first), sizeof first);
 }
 
 void DeviceCells::update(const opdef::StepCells& cells) {
@@ -25,6 +26,17 @@ const opdef::StepCells& DeviceCells::read() {
   stream_.synchronize();
   return known_;
 }
+
+namespace {
+
+bool writes_state(const PlanStep& step) {
+  for (std::size_t i = 0; i < step.uses.size(); ++i) {
+    if (step.uses[i].is_written && step.args[i].kind == Location::Kind::kState) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& stream,
                      DeviceCells& cells, Resolve resolve)
@@ -40,12 +52,14 @@ DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& s
       feeds_(plan.feed_bytes.size()) {
   find_readers();
   copy_constants();
+  const bool may_refuse = plan.may_throw();
   for (const PlanStep& step : plan.steps) {
     places_.push_back(step.place);
+    places_.back().is_guarded = may_refuse && writes_state(step);
     operands_.emplace_back(step.uses);
   }
   for (const Copy& copy : plan.copies) {
-    places_.emplace_back();
+    places_.push_back({.is_guarded = may_refuse && copy.to.kind == Location::Kind::kState});
     copies_.push_back({.bytes = copy.bytes});
     copy_operands_.push_back({.bytes = copy.bytes, .is_read = true});
     copy_operands_.push_back({.bytes = copy.bytes, .is_written = true});
@@ -264,7 +278,10 @@ void DeviceRun::submit_step(std::size_t i, const device::KernelCall& call,
   if (plan_.steps[i].is_body) {
     call.fn(call.data, call.args, {.stream = &target_, .cells = &cells});
   } else {
-    stream_.run({.calls = {&call, 1}, .operands = std::span(operands_).subspan(i, 1)},
+    const device::CallPlace place{.is_guarded = places_[i].is_guarded};
+    stream_.run({.calls = {&call, 1},
+                 .places = {&place, 1},
+                 .operands = std::span(operands_).subspan(i, 1)},
                 cells_.address());
   }
 }

@@ -189,6 +189,10 @@ void DeviceSeries::set_form(Form form, std::size_t steps, const device::Work& pl
   if (form_.is_whole) add_plan(plan_steps);
   const std::size_t num_plan = calls_.size() - num_begin_;
   add_end(num_begin_);
+  // The host learns from the count which steps have changed the state.
+  constexpr auto kIsGuarded = &device::CallPlace::is_guarded;
+  places_.back().is_guarded = !form_.is_whole || std::ranges::any_of(places_, kIsGuarded) ||
+                              std::ranges::any_of(plan_copies.places, kIsGuarded);
   if (!form_.is_whole || plan_copies.calls.empty()) return;
   // Copies come after all steps and before the results are kept: first of what waits.
   const auto at = static_cast<std::ptrdiff_t>(num_begin_ + num_plan);
@@ -196,8 +200,9 @@ void DeviceSeries::set_form(Form form, std::size_t steps, const device::Work& pl
   operands_.insert(operands_.begin() + at, plan_copies.operands.begin(),
                    plan_copies.operands.end());
   device::CallPlace joins = std::exchange(places_[num_begin_ + num_plan], {});
-  places_.insert(places_.begin() + at, plan_copies.calls.size(), {});
-  places_[num_begin_ + num_plan] = std::move(joins);
+  places_.insert(places_.begin() + at, plan_copies.places.begin(), plan_copies.places.end());
+  places_[num_begin_ + num_plan].stream = joins.stream;
+  places_[num_begin_ + num_plan].waits = std::move(joins.waits);
 }
 
 void DeviceSeries::begin(const StepSeries& series, const opdef::StepCells& cells) {

@@ -384,12 +384,12 @@ std::uint64_t Executor::state_changes() const { return impl_->slab->changes; }
 bool Executor::is_state_finite() const {
   const StateSlab& slab = *impl_->slab;
   if (!impl_->engine.device.is_host()) {
-    for (std::size_t i = 0; i < slab.descs.size(); ++i) {
-      const Tensor value =
-          stream()->read(slab.addresses[i], slab.descs[i].dtype, slab.descs[i].dims);
-      if (!all_finite({&value, 1})) return false;
+    std::vector<Tensor> values;
+    for (const opdef::TensorDesc& desc : slab.descs) {
+      values.push_back(Tensor::empty(desc.dtype, desc.dims));
     }
-    return true;
+    copy_state(values);  // with one wait
+    return all_finite(values);
   }
   std::atomic<bool> is_finite = true;
   impl_->for_state_on_host(

@@ -10,6 +10,7 @@ import onnx.parser
 import pytest
 import typer.main
 
+from card_scripts import run_script
 from support import LINEAR
 
 # A shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C.
@@ -49,7 +50,7 @@ DEVICE_SAMPLE = {
 
 
 # Files whose tests are marked cuda_sample.
-CUDA_SAMPLE = {"test_api_sessions", "test_train_command"}
+CUDA_SAMPLE = {"test_api_sessions", "test_optimizers", "test_train_command"}
 
 
 def pytest_collection_modifyitems(items):
@@ -100,3 +101,15 @@ def iris():
 
     X, y = load_iris(return_X_y=True)
     return ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y
+
+
+@pytest.fixture(scope="session")
+def card_images(tmp_path_factory):
+    """Where kernels that are compiled for the stand-ins of a card are kept."""
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture
+def run_on_card(card_images):
+    """Run a script on the stand-ins of a card (see card_scripts) and return what it printed."""
+    return functools.partial(run_script, images=card_images)

@@ -1,92 +1,20 @@
 """Cards of NVIDIA, on stand-ins of the driver and the compiler that are stricter than a card."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from support import BUILD, ROOT
+from card_scripts import DRIVER
 
-STANDINS = BUILD / "tests/cuda"
-DRIVER = STANDINS / "libcuda.so.1"
 pytestmark = pytest.mark.skipif(
     not DRIVER.exists(), reason="the stand-ins are built with the C++ tests, which this build lacks"
 )
-
-# Names that every script has; `calls` counts calls of the driver, `fail` makes later ones fail.
-PREPARED = f"""
-import ctypes
-import numpy as np
-import onnxgrad as og
-from support import mlp_proto
-
-driver = ctypes.CDLL({str(DRIVER)!r})
-driver.onnxgrad_standin_calls.restype = ctypes.c_int64
-calls = lambda name: driver.onnxgrad_standin_calls(name.encode())
-fail = lambda name, error, after=1: driver.onnxgrad_standin_fail(name.encode(), error, after)
-random = np.random.default_rng(3)
-X = random.normal(size=(256, 6)).astype(np.float32)
-labels = random.integers(0, 3, 256)
-T = np.eye(3, dtype=np.float32)[labels]
-
-def trainer(device="cuda", optimizer="adam", sizes=(6, 16, 3), loss="mse", **options):
-    return og.Trainer(
-        mlp_proto(sizes), loss=loss, optimizer=optimizer, seed=5, device=device, **options
-    )
-
-def fit(one, epochs=3, **options):
-    one.fit(X, T, epochs=epochs, batch_size=16, verbose=0, **options)
-    return one
-
-def raised(call):
-    try:
-        call()
-    except og.DeviceError as error:
-        return str(error)
-    raise AssertionError("no error")
-"""
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    """Where compiled kernels are kept for all scripts of this file."""
-    return tmp_path_factory.mktemp("images")
-
-
-@pytest.fixture
-def run(images):
-    """Run a script in a process that finds the stand-ins, and return what it printed."""
-
-    def run_script(script, prepared=PREPARED, **variables):
-        environment = {
-            **os.environ,
-            "ONNXGRAD_CUDA_PATH": str(STANDINS),
-            "ONNXGRAD_CUDA_CACHE": str(images),
-            "ONNXGRAD_DEVICE": "cpu",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(ROOT / "tests/python")]),
-            **variables,
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", prepared + script],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return done.stdout
-
-    return run_script
 
 
 @pytest.mark.parametrize(
     ("optimizer", "loss"),
     [("sgd", "mse"), ("adam", "softmax_cross_entropy"), ("nesterov", "mse")],
 )
-def test_trains_as_the_cpu(run, optimizer, loss):
-    run(f"""
+def test_trains_as_the_cpu(run_on_card, optimizer, loss):
+    run_on_card(f"""
 if {loss!r} != "mse":
     T = labels
 card, host = (fit(trainer(x, {optimizer!r}, loss={loss!r})) for x in ("cuda", "cpu"))
@@ -97,8 +25,8 @@ np.testing.assert_allclose(card.predict(X), host.predict(X), rtol=1e-4, atol=1e-
 """)
 
 
-def test_a_series_of_a_small_network_is_one_kernel(run):
-    run("""
+def test_a_series_of_a_small_network_is_one_kernel(run_on_card):
+    run_on_card("""
 one = fit(trainer(), epochs=2)  # compiled and recorded
 names = ("cuLaunchKernel", "cuGraphLaunch", "cuStreamSynchronize")
 counts = []
@@ -108,12 +36,13 @@ for epochs in (4, 12):
     counts.append([calls(name) - start for name, start in zip(names, before)])
 kernels, graphs, waits = np.subtract(counts[1], counts[0])  # of eight epochs, 128 steps
 assert kernels <= 24 and graphs == 0, counts
-assert waits < 160, counts  # an epoch ends with a look at every state
+# A wait for the losses of each series, and in an epoch one look at all states and one copy.
+assert waits <= kernels + 2 * 8, counts
 """)
 
 
-def test_large_plans_are_graphs(run):
-    out = run("""
+def test_large_plans_are_graphs(run_on_card):
+    out = run_on_card("""
 one = fit(trainer(sizes=(6, 700, 300, 3)), epochs=2)
 before = calls("cuGraphLaunch"), calls("cuLaunchKernel")
 fit(one, epochs=3)
@@ -124,16 +53,16 @@ print(calls("cuGraphLaunch") - before[0], calls("cuLaunchKernel") - before[1])
     assert kernels < 48  # steps
 
 
-def test_orders_of_streams_do_not_matter(run):
+def test_orders_of_streams_do_not_matter(run_on_card):
     script = """
 one = fit(trainer(sizes=(6, 40, 3)), epochs=2)
 print(*one.history["train_loss"], *one.session.weights.values())
 """
-    assert len({run(script, ONNXGRAD_STANDIN_SEED=str(seed)) for seed in (1, 2, 3)}) == 1
+    assert len({run_on_card(script, ONNXGRAD_STANDIN_SEED=str(seed)) for seed in (1, 2, 3)}) == 1
 
 
-def test_out_of_memory_leaves_the_session_usable(run):
-    run("""
+def test_out_of_memory_leaves_the_session_usable(run_on_card):
+    run_on_card("""
 one, other = fit(trainer(), epochs=1), fit(trainer(), epochs=1)
 fail("cuMemAllocAsync", 2)
 message = raised(lambda: one.evaluate(X, T, batch_size=200))
@@ -145,8 +74,8 @@ assert one.history["train_loss"] == other.history["train_loss"]
 """)
 
 
-def test_an_illegal_address_names_the_steps(run):
-    message = run("""
+def test_an_illegal_address_names_the_steps(run_on_card):
+    message = run_on_card("""
 one = fit(trainer(), epochs=1)
 fail("work", 700, 40)
 print(raised(lambda: fit(one, epochs=3)))
@@ -167,8 +96,8 @@ print(raised(lambda: fit(one, epochs=3)))
         ("cuMemHostAlloc", 2),
     ],
 )
-def test_errors_of_the_driver_are_device_errors(run, function, error):
-    run(f"""
+def test_errors_of_the_driver_are_device_errors(run_on_card, function, error):
+    run_on_card(f"""
 fail({function!r}, {error})
 print(raised(lambda: fit(trainer(sizes=(6, 700, 300, 3)))))
 fail("", 0)
@@ -176,8 +105,8 @@ fit(trainer(sizes=(6, 700, 300, 3)), epochs=1)  # the process goes on
 """)
 
 
-def test_results_stay_on_the_card(run):
-    run("""
+def test_results_stay_on_the_card(run_on_card):
+    run_on_card("""
 session = og.InferenceSession(mlp_proto((6, 16, 3)), device="cuda")
 there = session.run(None, {session.get_inputs()[0].name: X}, to_host=False)[0]
 assert there.__dlpack_device__() == (2, 0)
@@ -191,8 +120,8 @@ np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 """)
 
 
-def test_without_a_card(run):
-    message = run(
+def test_without_a_card(run_on_card):
+    message = run_on_card(
         """
 import onnxgrad as og
 from support import mlp_proto

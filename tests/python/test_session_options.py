@@ -51,6 +51,8 @@ NOT_DEFAULT = {
     "training_mode": False,
     "open_batch": False,
     "precision": "bf16",
+    "math": "tf32",
+    "deterministic": False,
     "threads": 1,
     "memory_limit": "1GB",
 }

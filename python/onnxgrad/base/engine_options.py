@@ -5,7 +5,15 @@ from __future__ import annotations
 import warnings
 
 from onnxgrad import _core
-from onnxgrad.base.checks import byte_count, device_name, positive_int, shown, thread_count
+from onnxgrad.base.checks import (
+    byte_count,
+    device_name,
+    flag,
+    plain_text,
+    positive_int,
+    shown,
+    thread_count,
+)
 from onnxgrad.errors import OptionError
 
 __all__ = ["batch_opening_of", "engine_options", "training_mode_of"]
@@ -16,6 +24,9 @@ def engine_options(
     threads: int | None,
     seed: int = 0,
     memory_limit: int | str | None = None,
+    *,
+    math: str = "float32",
+    deterministic: bool = True,
 ) -> _core.EngineOptions:
     """Return checked options of the engine."""
     return _core.EngineOptions(
@@ -23,6 +34,8 @@ def engine_options(
         threads=thread_count(threads),
         seed=positive_int("seed", seed, 0),
         memory_limit_bytes=byte_count("memory_limit", memory_limit),
+        math=plain_text("math", math),
+        deterministic=flag("deterministic", deterministic),
         warn=_warn,
     )
 

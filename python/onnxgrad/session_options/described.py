@@ -132,6 +132,11 @@ class PassOptions(TypedDict, total=False):
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
         other than the CPU, if there is one; None means that of the environment variable
         ``ONNXGRAD_DEVICE``, without it the CPU.
+    math : {"float32", "tf32"}, default="float32"
+        How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
+        factors to 10 bits where that is faster. See `TrainingSession`.
+    deterministic : bool, default=True
+        Whether repeated runs have the same bits.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -154,6 +159,8 @@ class PassOptions(TypedDict, total=False):
     training_mode: bool | str
     precision: PrecisionLike
     device: str | None
+    math: str
+    deterministic: bool
     threads: int | None
     seed: int
     memory_limit: int | str | None
@@ -263,6 +270,11 @@ class SessionOptions(TypedDict, total=False):
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
         other than the CPU, if there is one; None means that of the environment variable
         ``ONNXGRAD_DEVICE``, without it the CPU.
+    math : {"float32", "tf32"}, default="float32"
+        How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
+        factors to 10 bits where that is faster. The CPU always computes ``"float32"``.
+    deterministic : bool, default=True
+        Whether repeated runs have the same bits.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -307,6 +319,8 @@ class SessionOptions(TypedDict, total=False):
     skip_non_finite: bool
     evaluation_only: bool
     device: str | None
+    math: str
+    deterministic: bool
     threads: int | None
     seed: int
     memory_limit: int | str | None
@@ -495,6 +509,11 @@ class TrainerOptions(TypedDict, total=False):
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
         other than the CPU, if there is one; None means that of the environment variable
         ``ONNXGRAD_DEVICE``, without it the CPU.
+    math : {"float32", "tf32"}, default="float32"
+        How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
+        factors to 10 bits where that is faster. See `TrainingSession`.
+    deterministic : bool, default=True
+        Whether repeated runs have the same bits.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -526,5 +545,7 @@ class TrainerOptions(TypedDict, total=False):
     open_batch: bool | str
     precision: PrecisionLike
     device: str | None
+    math: str
+    deterministic: bool
     threads: int | None
     memory_limit: int | str | None

@@ -479,6 +479,19 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
+        "math",
+        "str",
+        "float32",
+        '{"float32", "tf32"}',
+        _ENGINE,
+        'How a device computes products and convolutions of float32: ``"tf32"`` lets it round '
+        'their factors to 10 bits where that is faster. The CPU always computes ``"float32"``.',
+        CommandOption(_PROCESS, str, "float32", help="Products on a device: float32 or tf32."),
+    ),
+    SessionOption(
+        "deterministic", "bool", True, "bool", _ENGINE, "Whether repeated runs have the same bits."
+    ),
+    SessionOption(
         "threads",
         "int | None",
         None,
@@ -491,12 +504,7 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ),
     ),
     SessionOption(
-        "seed",
-        "int",
-        0,
-        "int",
-        ("session", "pass"),
-        "Seed of Dropout and other random operators.",
+        "seed", "int", 0, "int", ("session", "pass"), "Seed of Dropout and other random operators."
     ),
     SessionOption(
         "memory_limit",
@@ -545,12 +553,7 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "for those that count epochs.",
     ),
     SessionOption(
-        "epochs",
-        "int",
-        1,
-        "int",
-        ("step",),
-        "Number of epochs that these updates make up.",
+        "epochs", "int", 1, "int", ("step",), "Number of epochs that these updates make up."
     ),
     SessionOption(
         "keep_outputs",

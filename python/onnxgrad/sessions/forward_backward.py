@@ -167,6 +167,8 @@ class ForwardBackward:
                 options["threads"],
                 options["seed"],
                 options["memory_limit"],
+                math=options["math"],
+                deterministic=options["deterministic"],
             ),
         )
         self._input_names = [value.name for value in self._core.inputs]

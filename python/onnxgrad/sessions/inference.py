@@ -137,6 +137,8 @@ class InferenceSession(NotPickled):
     ----------
     model : path, bytes or onnx.ModelProto
     device : str, optional
+    math : {"float32", "tf32"}, default="float32"
+    deterministic : bool, default=True
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -179,11 +181,13 @@ class InferenceSession(NotPickled):
         model: ModelLike,
         *,
         device: str | None = None,
+        math: str = "float32",
+        deterministic: bool = True,
         threads: int | None = None,
         open_batch: bool = False,
         adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
-        engine = engine_options(device, threads)
+        engine = engine_options(device, threads, math=math, deterministic=deterministic)
         core = to_core_model(model)
         self._adapters: dict[str, dict[str, Any]] = {}
         if adapters is not None:

@@ -194,7 +194,14 @@ class TrainingSession(SessionWeights, NotPickled):
             as_precision(given["precision"])._native(),
             flag("skip_non_finite", given["skip_non_finite"]),
             flag("evaluation_only", given["evaluation_only"]),
-            engine_options(given["device"], self._threads, given["seed"], given["memory_limit"]),
+            engine_options(
+                given["device"],
+                self._threads,
+                given["seed"],
+                given["memory_limit"],
+                math=given["math"],
+                deterministic=given["deterministic"],
+            ),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
 

@@ -42,6 +42,8 @@ SESSION_PARAMETERS = (
     "open_batch",
     "precision",
     "device",
+    "math",
+    "deterministic",
 )
 
 
@@ -156,6 +158,11 @@ class EstimatorParameters(Parameters):
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
         other than the CPU, if there is one; None means that of the environment variable
         ``ONNXGRAD_DEVICE``, without it the CPU.
+    math : {"float32", "tf32"}, default="float32"
+        How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
+        factors to 10 bits where that is faster. See `onnxgrad.TrainingSession`.
+    deterministic : bool, default=True
+        Whether repeated runs have the same bits.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.
@@ -204,6 +211,8 @@ class EstimatorParameters(Parameters):
     callbacks: Iterable[CallbackLike]
     random_state: int | np.random.RandomState | None
     device: str | None
+    math: str
+    deterministic: bool
     threads: int | None
     verbose: int | Literal["auto"]
 
@@ -252,6 +261,8 @@ class EstimatorParameters(Parameters):
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
         device: str | None = None,
+        math: str = "float32",
+        deterministic: bool = True,
         threads: int | None = None,
         verbose: int | Literal["auto"] = 0,
     ) -> None:
@@ -373,6 +384,11 @@ class ClassifierParameters(EstimatorParameters):
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
         other than the CPU, if there is one; None means that of the environment variable
         ``ONNXGRAD_DEVICE``, without it the CPU.
+    math : {"float32", "tf32"}, default="float32"
+        How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
+        factors to 10 bits where that is faster. See `onnxgrad.TrainingSession`.
+    deterministic : bool, default=True
+        Whether repeated runs have the same bits.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.
@@ -428,6 +444,8 @@ class ClassifierParameters(EstimatorParameters):
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
         device: str | None = None,
+        math: str = "float32",
+        deterministic: bool = True,
         threads: int | None = None,
         verbose: int | Literal["auto"] = 0,
     ) -> None:

@@ -96,7 +96,8 @@ Context::Context(int index) : index_(index) {
   std::uint64_t kept = std::numeric_limits<std::uint64_t>::max();
   check(driver().MemPoolSetAttribute(pool_, kReleaseThreshold, &kept), "cuMemPoolSetAttribute");
   check(driver().StreamCreate(&allocations_, kNonBlocking), "cuStreamCreate");
-  faults_ = std::make_unique<Faults>(allocate_pinned(Faults::kBoardBytes));
+  faults_ = std::make_unique<Faults>([this](std::int64_t size) { return allocate_pinned(size); },
+                                     [this](std::uint64_t address) { clear_word(address); });
 }
 
 void Context::make_current() const {
@@ -131,6 +132,12 @@ void Context::upload(const Buffer& to, const void* from) const {
   check(driver().MemcpyHtoDAsync(static_cast<DevicePointer>(to.address), from,
                                  static_cast<std::size_t>(to.bytes), allocations_),
         "cuMemcpyHtoDAsync");
+  check(driver().StreamSynchronize(allocations_), "cuStreamSynchronize");
+}
+
+void Context::clear_word(std::uint64_t address) const {
+  make_current();
+  check(driver().MemsetD8Async(address, 0, sizeof(std::uint64_t), allocations_), "cuMemsetD8Async");
   check(driver().StreamSynchronize(allocations_), "cuStreamSynchronize");
 }
 

@@ -50,6 +50,7 @@ class Context {
  private:
   explicit Context(int index);
   static std::shared_ptr<Context> made(int index);
+  void clear_word(std::uint64_t address) const;
 
   int index_;
   int major_ = 0;

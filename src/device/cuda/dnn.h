@@ -2,21 +2,20 @@
 #define ONNXGRAD_DEVICE_CUDA_DNN_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/cuda/context.h"
-#include "device/cuda/dnn_api.h"
+#include "device/cuda/dnn_graph.h"
 #include "onnxgrad/dtype.h"
-
-// Convolutions by cuDNN. Engines are selected by their notes; all that remain are timed once for a
-// shape on the card, and the number of the fastest is kept beside the images of kernels.
 
 namespace onnxgrad::device::cuda {
 
-/// A convolution of x with w to y, dense tensors [N, C, space...] with two or three spatial axes;
-/// the number of groups follows from the channels.
+/// A convolution of x with w to y, tensors [N, C, space...] with two or three spatial axes, dense
+/// in row-major order or with the channels last; the number of groups follows from the channels.
+/// With an epilogue the result is clamp(sum + bias + residual, low, high), rounded once.
 struct DnnConvSpec {
   enum class Pass : std::uint8_t { kForward, kBackwardData, kBackwardWeight };
 
@@ -29,37 +28,28 @@ struct DnnConvSpec {
   std::vector<std::int64_t> dilations = {};
   std::vector<std::int64_t> pads_begin = {};
   std::vector<std::int64_t> pads_end = {};
+  bool has_channels_last = false;
+  bool has_bias = false;  ///< per channel of the result
+  bool has_residual = false;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
   bool allows_tf32 = false;  ///< else float32 is computed without tensor cores
   bool is_deterministic = true;
+
+  bool has_clamp() const {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    return low > -kInfinity || high < kInfinity;
+  }
+  bool has_epilogue() const { return has_bias || has_residual || has_clamp(); }
 };
 
-class DnnConvolution {
- public:
-  /// nullptr if cuDNN is absent or no engine computes this; `declined` is then the reason.
-  static std::shared_ptr<const DnnConvolution> of(const std::shared_ptr<Context>& context,
-                                                  const DnnConvSpec& spec, std::string& declined);
+/// Adds the operations of a convolution. Its tensors in memory: x, w, y, the bias and the residual
+/// if there are any.
+void add_convolution(DnnGraph& graph, const DnnConvSpec& spec);
 
-  /// Addresses in the card's memory, aligned to 16 bytes.
-  struct Operands {
-    std::uint64_t x = 0;
-    std::uint64_t w = 0;
-    std::uint64_t y = 0;
-    std::uint64_t workspace = 0;
-  };
-  /// Throws: DeviceError.
-  void run(const Operands& operands, Handle stream) const;
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-
- private:
-  explicit DnnConvolution(std::shared_ptr<Context> context) : context_(std::move(context)) {}
-  bool choose(const DnnConvSpec& spec);
-  int execute(Handle plan, const Operands& operands, Handle stream) const;
-  double time_us(Handle plan, const Operands& operands, Handle stream) const;
-
-  std::shared_ptr<Context> context_;
-  Owned plan_;
-  std::int64_t workspace_bytes_ = 0;
-};
+/// The plan of a convolution: see DnnPlan::of().
+std::shared_ptr<const DnnPlan> dnn_convolution(const std::shared_ptr<Context>& context,
+                                               const DnnConvSpec& spec, std::string& declined);
 
 }  // namespace onnxgrad::device::cuda
 

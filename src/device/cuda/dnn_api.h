@@ -32,6 +32,7 @@ struct Dnn {
 /// values of attributes, by their names there.
 namespace dnn_api {
 enum Descriptor : int {
+  kPointwise = 0,
   kConvolution = 1,
   kEngine = 2,
   kEngineConfig = 3,
@@ -40,22 +41,41 @@ enum Descriptor : int {
   kForward = 10,
   kBackwardFilter = 11,
   kBackwardData = 12,
+  kPointwiseOperation = 13,
   kGraph = 15,
   kVariantPack = 16,
   kTensor = 17,
+  kMatmul = 18,
+  kMatmulOperation = 19,
+  kReduction = 21,
+  kReductionOperation = 22,
+  kReshapeOperation = 31,
+  kDeviceProperties = 38,
 };
 enum Type : int {
   kTypeHandle = 0,
   kTypeDataType = 1,
+  kTypeBoolean = 2,
   kTypeInt64 = 3,
   kTypeFloat = 4,
+  kTypeDouble = 5,
   kTypePointer = 6,
   kTypeConvMode = 7,
   kTypeHeurMode = 8,
+  kTypeNanPropagation = 10,
   kTypeNumericalNote = 11,
+  kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
+  kTypeReduceOperator = 18,
+  kTypeChar = 24,
 };
 enum Attribute : int {
+  kPointwiseMode = 0,
+  kPointwisePrecision = 1,
+  kPointwiseNan = 2,
+  kPointwiseLow = 3,
+  kPointwiseHigh = 4,
+  kPointwiseAxis = 9,
   kConvCompType = 100,
   kConvMode = 101,
   kConvDilations = 102,
@@ -66,13 +86,17 @@ enum Attribute : int {
   kHeurMode = 200,
   kHeurGraph = 201,
   kHeurResults = 202,
+  kHeurDevice = 204,
   kConfigEngine = 300,
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kPlanDevice = 407,
   kForwardAlpha = 700,         ///< then beta, convolution, w, x, y
   kBackwardDataAlpha = 706,    ///< then beta, convolution, w, dx, dy
   kBackwardFilterAlpha = 712,  ///< then beta, convolution, dw, x, dy
+  kPointwiseDescriptor = 750,  ///< then x, b, y
+  kPointwiseCondition = 758,
   kGraphHandle = 800,
   kGraphOperations = 801,
   kTensorAlignment = 900,
@@ -80,23 +104,49 @@ enum Attribute : int {
   kTensorDims = 902,
   kTensorStrides = 903,
   kTensorUid = 906,
+  kTensorIsVirtual = 907,
+  kTensorIsByValue = 908,
   kPackUids = 1000,
   kPackPointers = 1001,
   kPackWorkspace = 1003,
   kEngineNotes = 1303,
+  kMatmulPrecision = 1500,
+  kMatmulA = 1520,  ///< then b, c, descriptor
+  kReductionOperator = 1600,
+  kReductionPrecision = 1601,
+  kReductionX = 1610,  ///< then y, descriptor
+  kReshapeX = 2200,    ///< then y
+  kDeviceJson = 2702,
 };
 enum Value : int {
   kDataFloat = 0,
   kDataDouble = 1,
   kDataHalf = 2,
+  kDataInt32 = 4,
   kDataBfloat16 = 9,
+  kDataBoolean = 11,
   kCrossCorrelation = 1,
   kModeFallback = 2,
   kModeA = 3,
   kNoteTensorCore = 0,
   kNoteDownConvert = 1,
   kNoteNondeterministic = 4,
+  kPropagateNan = 1,
 };
+enum Pointwise : int {
+  kAdd = 0,
+  kMultiply = 1,
+  kDivide = 6,
+  kSubtract = 9,
+  kExp = 13,
+  kLog = 15,
+  kIdentity = 21,
+  kReluForward = 100,
+  kGreaterEqual = 303,
+  kIndexOf = 501,
+  kSelect = 601,
+};
+enum Reduction : int { kSum = 0, kMaximum = 3 };
 }  // namespace dnn_api
 
 }  // namespace onnxgrad::device::cuda

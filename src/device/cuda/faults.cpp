@@ -1,54 +1,89 @@
 #include "device/cuda/faults.h"
 
+#include <array>
 #include <cstring>
 #include <utility>
 
 namespace onnxgrad::device::cuda {
+
+// Kernels know this order: see og_checked in ops/index_walk_cuda.cpp.
+struct Faults::Record {
+  std::uint64_t is_taken = 0;
+  std::int64_t value = 0;
+  std::int64_t position = 0;
+  std::uint64_t is_noted = 0;
+  std::uint64_t board = 0;
+  std::uint64_t refused = 0;  ///< the address of DeviceStepCells::is_refused, or 0
+  std::array<std::uint64_t, 2> unused = {};
+};
+
 namespace {
 
-// Places on the board: the number of the kernel that took it, then what it noted.
-enum Place : std::size_t { kTaken, kValue, kPosition, kNoted };
+// What a kernel may write at any time is read and written as it stands.
+template <class T>
+volatile T& shared(T& value) {
+  return value;
+}
 
 }  // namespace
 
-Faults::Faults(std::shared_ptr<std::byte> board) : board_(std::move(board)) {
-  std::memset(board_.get(), 0, kBoardBytes);
+Faults::Faults(Allocate allocate, Clear clear)
+    : allocate_(std::move(allocate)), clear_(std::move(clear)), board_(allocate_(sizeof(Record))) {
+  std::memset(board_.get(), 0, sizeof(Record));
 }
 
-std::int64_t Faults::address() const { return reinterpret_cast<std::intptr_t>(board_.get()); }
-
-std::int64_t Faults::read(std::size_t i) const {
-  return reinterpret_cast<const volatile std::int64_t*>(board_.get())[i];
+void* Faults::place_of_record() {
+  constexpr std::int64_t kRecords = 64;
+  if (free_.empty()) {
+    slabs_.push_back(allocate_(kRecords * static_cast<std::int64_t>(sizeof(Record))));
+    for (std::int64_t i = kRecords; i-- > 0;) {
+      free_.push_back(slabs_.back().get() + i * static_cast<std::int64_t>(sizeof(Record)));
+    }
+  }
+  void* const place = free_.back();
+  free_.pop_back();
+  return place;
 }
-
-void Faults::clear(std::size_t i) { reinterpret_cast<volatile std::int64_t*>(board_.get())[i] = 0; }
 
 std::shared_ptr<const std::int64_t> Faults::add(Raise raise) {
   const std::scoped_lock lock(mutex_);
-  const std::int64_t number = ++last_;
-  raises_.emplace(number, std::move(raise));
-  return {new std::int64_t(number), [this](const std::int64_t* owned) {
+  void* const place = place_of_record();
+  *static_cast<Record*>(place) = {.board = reinterpret_cast<std::uintptr_t>(board_.get())};
+  const std::int64_t address = reinterpret_cast<std::intptr_t>(place);
+  raises_.emplace(address, std::move(raise));
+  return {new std::int64_t(address), [this, place](const std::int64_t* owned) {
             const std::scoped_lock guard(mutex_);
             raises_.erase(*owned);
+            free_.push_back(place);
             delete owned;
           }};
 }
 
 void Faults::raise() {
-  if (read(kNoted) == 0) return;
-  Raise raise;
+  auto& board = shared(*reinterpret_cast<std::int64_t*>(board_.get()));
+  if (board == 0) return;
+  Raise first;
   std::int64_t value = 0;
   std::int64_t position = 0;
   {
     const std::scoped_lock lock(mutex_);
-    if (read(kNoted) == 0) return;
-    if (const auto it = raises_.find(read(kTaken)); it != raises_.end()) raise = it->second;
-    value = read(kValue);
-    position = read(kPosition);
-    clear(kNoted);
-    clear(kTaken);
+    const std::int64_t earliest = board;
+    board = 0;  // before the records: a note that comes now is found by the next call
+    for (const auto& [address, raise] : raises_) {
+      auto& record = shared(*reinterpret_cast<Record*>(address));
+      if (record.is_noted == 0) continue;
+      if (!first || address == earliest) {
+        first = raise;
+        value = record.value;
+        position = record.position;
+      }
+      if (record.refused != 0) clear_(record.refused);
+      record.refused = 0;
+      record.is_noted = 0;
+      record.is_taken = 0;
+    }
   }
-  if (raise) raise(value, position);
+  if (first) first(value, position);
 }
 
 }  // namespace onnxgrad::device::cuda

@@ -4,39 +4,44 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
+#include <vector>
 
 namespace onnxgrad::device::cuda {
 
 /// Values that kernels refuse while they run, as indices that are out of range. A kernel notes the
-/// first one in pinned memory and goes on without it; the host looks there whenever it has waited
-/// for the card, and throws. Any thread.
+/// first one in a record, in pinned memory, and in DeviceStepCells, so that guarded kernels behind
+/// it do nothing; and goes on without it. The host looks for notes whenever it has waited for a
+/// stream, and throws. Any thread.
 class Faults {
  public:
   /// Throws the error for a value that was refused, and its position.
   using Raise = std::function<void(std::int64_t value, std::int64_t position)>;
+  /// Pinned memory of so many bytes.
+  using Allocate = std::function<std::shared_ptr<std::byte>(std::int64_t bytes)>;
+  /// Sets 8 bytes of the card's memory to 0, and waits.
+  using Clear = std::function<void(std::uint64_t address)>;
 
-  /// `board`: kBoardBytes of pinned memory.
-  explicit Faults(std::shared_ptr<std::byte> board);
-  static constexpr std::int64_t kBoardBytes = 64;
+  Faults(Allocate allocate, Clear clear);
 
-  /// The address that kernels write to.
-  std::int64_t address() const;
-  /// The number of a kernel that refuses values, for as long as the result lives.
+  /// The address of the record of a kernel that refuses values, for as long as the result lives.
   std::shared_ptr<const std::int64_t> add(Raise raise);
-  /// Throws: what the kernel that noted a value raises.
+  /// Throws: what the first kernel that noted a value raises. Later steps are done again.
   void raise();
 
  private:
-  std::int64_t read(std::size_t i) const;
-  void clear(std::size_t i);
+  struct Record;
+  void* place_of_record();
 
-  std::shared_ptr<std::byte> board_;
+  Allocate allocate_;
+  Clear clear_;
+  std::shared_ptr<std::byte> board_;  ///< the address of the first record that was noted
   std::mutex mutex_;
-  std::int64_t last_ = 0;
-  std::unordered_map<std::int64_t, Raise> raises_;
+  std::vector<std::shared_ptr<std::byte>> slabs_;
+  std::vector<void*> free_;
+  std::map<std::int64_t, Raise> raises_;  ///< by the address of the record
 };
 
 }  // namespace onnxgrad::device::cuda

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
 #include <mutex>
 #include <string_view>
 #include <system_error>
@@ -135,21 +136,36 @@ void* open(const Library& library) {
                      .hint = library.install});
 }
 
-template <class Function>
-void load(void* library, const Library& described, Function*& function, const char* symbol) {
-  function = reinterpret_cast<Function*>(::dlsym(library, symbol));
-  if (function != nullptr) return;
-  throw DeviceError({.what = fmt::format("{} is too old: it has no {}", described.purpose, symbol),
-                     .hint = "Install a version for CUDA 12.4 or newer."});
+/// A function of a library's table: its symbol, and what keeps its address there.
+template <class Table>
+struct Entry {
+  const char* symbol;
+  void (*keep)(Table& table, void* function);
+};
+
+template <class Table>
+Table load(const Library& library, std::initializer_list<Entry<Table>> entries) {
+  void* const handle = open(library);
+  Table table;
+  for (const Entry<Table>& entry : entries) {
+    void* const function = ::dlsym(handle, entry.symbol);
+    if (function == nullptr) {
+      throw DeviceError(
+          {.what = fmt::format("{} is too old: it has no {}", library.purpose, entry.symbol),
+           .hint = "Install a version for CUDA 12.4 or newer."});
+    }
+    entry.keep(table, function);
+  }
+  return table;
 }
 
-#define ONNXGRAD_CUDA_LOAD(member, symbol, ...) load(library, described, table.member, #symbol);
+#define ONNXGRAD_CUDA_ENTRY(member, symbol, ...)                        \
+  {#symbol, [](auto& table, void* function) {                           \
+     table.member = reinterpret_cast<decltype(table.member)>(function); \
+   }},
 
 Driver load_driver() {
-  const Library& described = kDriverLibrary;
-  void* const library = open(described);
-  Driver table;
-  ONNXGRAD_CUDA_DRIVER(ONNXGRAD_CUDA_LOAD)
+  const Driver table = load<Driver>(kDriverLibrary, {ONNXGRAD_CUDA_DRIVER(ONNXGRAD_CUDA_ENTRY)});
   int version = 0;
   constexpr int kOldest = 12040;
   if (table.Init(0) != kSuccess || table.DriverGetVersion(&version) != kSuccess) {
@@ -164,37 +180,6 @@ Driver load_driver() {
   }
   return table;
 }
-
-Nvrtc load_nvrtc() {
-  const Library& described = kNvrtcLibrary;
-  void* const library = open(described);
-  Nvrtc table;
-  ONNXGRAD_CUDA_NVRTC(ONNXGRAD_CUDA_LOAD)
-  load(library, described, table.GetErrorString, "nvrtcGetErrorString");
-  return table;
-}
-
-BlasLt load_blas_lt() {
-  const Library& described = kBlasLtLibrary;
-  void* const library = open(described);
-  BlasLt table;
-  ONNXGRAD_CUDA_BLAS_LT(ONNXGRAD_CUDA_LOAD)
-  load(library, described, table.GetVersion, "cublasLtGetVersion");
-  load(library, described, table.GetStatusName, "cublasLtGetStatusName");
-  return table;
-}
-
-Dnn load_dnn() {
-  const Library& described = kDnnLibrary;
-  void* const library = open(described);
-  Dnn table;
-  ONNXGRAD_CUDA_DNN(ONNXGRAD_CUDA_LOAD)
-  load(library, described, table.GetVersion, "cudnnGetVersion");
-  load(library, described, table.GetErrorString, "cudnnGetErrorString");
-  return table;
-}
-
-#undef ONNXGRAD_CUDA_LOAD
 
 // Message of the exception that loading a library throws; empty: there is none.
 template <class Load>
@@ -215,23 +200,33 @@ const Driver& driver() {
 }
 
 const Nvrtc& nvrtc() {
-  static const Nvrtc loaded = load_nvrtc();
+  static const auto loaded =
+      load<Nvrtc>(kNvrtcLibrary, {ONNXGRAD_CUDA_NVRTC(ONNXGRAD_CUDA_ENTRY)
+                                      ONNXGRAD_CUDA_ENTRY(GetErrorString, nvrtcGetErrorString)});
   return loaded;
 }
 
 const BlasLt& blas_lt() {
-  static const BlasLt loaded = load_blas_lt();
+  static const auto loaded = load<BlasLt>(
+      kBlasLtLibrary, {ONNXGRAD_CUDA_BLAS_LT(ONNXGRAD_CUDA_ENTRY)
+                           ONNXGRAD_CUDA_ENTRY(GetVersion, cublasLtGetVersion)
+                               ONNXGRAD_CUDA_ENTRY(GetStatusName, cublasLtGetStatusName)});
   return loaded;
 }
+
+const Dnn& dnn() {
+  static const auto loaded =
+      load<Dnn>(kDnnLibrary, {ONNXGRAD_CUDA_DNN(ONNXGRAD_CUDA_ENTRY)
+                                  ONNXGRAD_CUDA_ENTRY(GetVersion, cudnnGetVersion)
+                                      ONNXGRAD_CUDA_ENTRY(GetErrorString, cudnnGetErrorString)});
+  return loaded;
+}
+
+#undef ONNXGRAD_CUDA_ENTRY
 
 std::string blas_lt_problem() {
   static const std::string problem = problem_of([] { blas_lt(); });
   return problem;
-}
-
-const Dnn& dnn() {
-  static const Dnn loaded = load_dnn();
-  return loaded;
 }
 
 std::string dnn_problem() {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,8 +62,10 @@ OG_FUNCTION og_extent og_thread() {
   OG_FUNCTION_APART void name(const og_words<words>& a)
 )";
 
-// Does the blocks of one launch. Its place in the table: grid, block, then the words.
+// Does the blocks of one launch. Its place in the table: grid, block, the words, then a guard.
 constexpr const char* kBlocks = R"(
+#define OG_GUARDED(place, words_of, body) \
+  if (og_goes_on(table[(place) + 6 + words_of])) OG_LAUNCH(place, words_of, body)
 #define OG_LAUNCH(place, words_of, body)                                        \
   {                                                                             \
     const og_u64* const at = table + (place);                                   \
@@ -89,18 +93,21 @@ constexpr const char* kBlocks = R"(
 struct Launched {
   TextKernel kernel;
   opdef::KernelArgs args;
+  bool is_guarded;
 };
 
 // nullopt: not all of the work is texts.
 std::optional<std::vector<Launched>> launches_of(const Work& work) {
   std::vector<Launched> launches;
-  for (const KernelCall& call : work.calls) {
+  for (std::size_t i = 0; i < work.calls.size(); ++i) {
+    const KernelCall& call = work.calls[i];
+    const bool is_guarded = !work.places.empty() && work.places[i].is_guarded;
     if (call.fn == launch_text_kernels) {
       for (const TextKernel& one : *static_cast<const std::vector<TextKernel>*>(call.data)) {
-        launches.push_back({.kernel = one, .args = call.args});
+        launches.push_back({.kernel = one, .args = call.args, .is_guarded = is_guarded});
       }
     } else if (auto step = step_text_kernel(call)) {
-      launches.push_back({.kernel = *std::move(step), .args = call.args});
+      launches.push_back({.kernel = *std::move(step), .args = call.args, .is_guarded = is_guarded});
     } else {
       return std::nullopt;
     }
@@ -115,7 +122,7 @@ std::int64_t product(const std::array<unsigned, 3>& numbers) {
 bool fits_one_block(const std::vector<Launched>& launches) {
   if (launches.size() < 2 || launches.size() > kMostLaunches) return false;
   std::int64_t all = 0;
-  for (const auto& [kernel, args] : launches) {
+  for (const auto& [kernel, args, is_guarded] : launches) {
     const std::int64_t blocks = product(kernel.grid);
     const std::int64_t threads = product(kernel.block);
     if (blocks > kMostBlocks || threads > kMostThreads || kernel.shared_bytes > 0) return false;
@@ -141,8 +148,8 @@ class Persistent final : public CudaRecording {
     stream_ = stream;
     while (times > 0) {
       const std::int64_t steps = std::min(times, kMostSteps);
-      std::array<std::uint64_t, 2> words{static_cast<std::uint64_t>(table_.address),
-                                         static_cast<std::uint64_t>(steps)};
+      std::array<std::uint64_t, 3> words{static_cast<std::uint64_t>(table_.address),
+                                         static_cast<std::uint64_t>(steps), 0};
       void* parameters[] = {words.data()};
       check(driver().LaunchKernel(module_->function("og_series"), 1, 1, 1, kMostThreads, 1, 1, 0,
                                   stream, parameters, nullptr),
@@ -161,6 +168,8 @@ class Persistent final : public CudaRecording {
 
 std::unique_ptr<CudaRecording> make_persistent(const std::shared_ptr<Context>& context,
                                                const Work& work, Address cells) {
+  const char* const wanted = std::getenv("ONNXGRAD_CUDA_PERSISTENT");
+  if (wanted != nullptr && std::string_view(wanted) == "0") return nullptr;
   const auto launches = launches_of(work);
   if (!launches || !fits_one_block(*launches)) return nullptr;
   std::map<std::string, int> numbers;  // of the texts
@@ -170,16 +179,18 @@ std::unique_ptr<CudaRecording> make_persistent(const std::shared_ptr<Context>& c
   const opdef::Launch launch{
       .stream = nullptr,
       .cells = reinterpret_cast<const opdef::StepCells*>(kernel_argument(cells))};
-  for (const auto& [kernel, args] : *launches) {
+  for (const auto& [kernel, args, is_guarded] : *launches) {
     if (product(kernel.grid) == 0) continue;
     const std::string& text = kernel.module->text();
     const auto [known, is_new] = numbers.try_emplace(text, static_cast<int>(numbers.size()));
     if (is_new) texts += fmt::format("namespace og_{} {{\n{}\n}}\n", known->second, text);
     const std::string body = fmt::format("og_{}::{}", known->second, kernel.name);
-    steps += fmt::format("OG_LAUNCH({}, {}_words, {})\n", table.size(), body, body);
+    steps += fmt::format("{}({}, {}_words, {})\n", is_guarded ? "OG_GUARDED" : "OG_LAUNCH",
+                         table.size(), body, body);
     for (const unsigned number : kernel.grid) table.push_back(number);
     for (const unsigned number : kernel.block) table.push_back(number);
     for (const Word& word : kernel.words) table.push_back(value_of(word, args, launch));
+    if (is_guarded) table.push_back(Guard::address_of(cells, is_guarded));
   }
   if (numbers.empty() || numbers.size() > kMostTexts) return nullptr;
   const std::string whole = fmt::format(

@@ -15,8 +15,8 @@
 namespace onnxgrad::device::cuda {
 
 /// Makes one kernel of this work, or returns nullptr if it is too large for one block or has calls
-/// that are not texts. The results have the bits that the separate kernels give. Throws:
-/// DeviceError.
+/// that are not texts, or if the environment variable ONNXGRAD_CUDA_PERSISTENT is 0. The results
+/// have the bits that the separate kernels give. Throws: DeviceError.
 std::unique_ptr<CudaRecording> make_persistent(const std::shared_ptr<Context>& context,
                                                const Work& work, Address cells);
 

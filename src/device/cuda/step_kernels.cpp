@@ -133,6 +133,7 @@ void launch_text(const void* data, opdef::KernelArgs args, const opdef::Launch& 
 void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
   const auto bytes = static_cast<std::size_t>(static_cast<const ByteCopy*>(data)->bytes);
   if (bytes == 0) return;
+  if (Guard::current() != 0) return launch_text_kernel(text_of_copy(data), args, launch);
   check(driver().MemcpyDtoDAsync(reinterpret_cast<DevicePointer>(args[1]),
                                  reinterpret_cast<DevicePointer>(args[0]), bytes, launch.stream),
         "cuMemcpyDtoDAsync");

@@ -9,6 +9,7 @@
 #include "device/cuda/libraries.h"
 #include "device/cuda/persistent.h"
 #include "device/cuda/recording.h"
+#include "device/cuda/text_kernel.h"
 
 namespace onnxgrad::device::cuda {
 namespace {
@@ -46,7 +47,6 @@ class CudaEvent final : public Event {
   void wait() const override {
     context_->make_current();
     check(driver().EventSynchronize(event_.get()), "cuEventSynchronize");
-    context_->faults().raise();
   }
   double seconds_after(const Event& earlier) const override {
     const auto& before = static_cast<const CudaEvent&>(earlier);
@@ -166,6 +166,7 @@ void CudaStream::launch(const Work& work, Address cells) {
       for (const std::uint32_t call : place.waits) wait(stream, events[call]);
     }
     const KernelCall& call = work.calls[i];
+    const Guard guard(Guard::address_of(cells, !work.places.empty() && work.places[i].is_guarded));
     call.fn(call.data, call.args,
             {.stream = stream,
              .cells = reinterpret_cast<const opdef::StepCells*>(kernel_argument(cells))});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <utility>
 
 #include "base/check.h"
@@ -20,8 +21,13 @@ std::string_view kernel_prelude() {
 #define OG_FUNCTION static __device__ __forceinline__
 #define OG_SHARED __shared__
 #define OG_FUNCTION_APART static __device__ __noinline__
-#define OG_ENTRY(name, words) \
-  extern "C" __global__ void __launch_bounds__(OG_MOST_THREADS) name(const og_words<words> a)
+#define OG_HANDLE(pointer) ((unsigned long long)(pointer))
+#define OG_ENTRY(name, words)                                                            \
+  static __device__ __forceinline__ void name##_body(const og_words<words + 1>& a);        \
+  extern "C" __global__ void __launch_bounds__(OG_MOST_THREADS) name(const og_words<words + 1> a) { \
+    if (og_goes_on(a.word[words])) name##_body(a);                                       \
+  }                                                                                      \
+  static __device__ __forceinline__ void name##_body(const og_words<words + 1>& a)
 #define OG_ADDRESS(word) (word)
 #endif
 #define OG_KERNEL(name, words) OG_ENTRY(name, words)
@@ -43,6 +49,9 @@ struct og_words {
     return value;
   }
 };
+OG_FUNCTION bool og_goes_on(og_u64 guard) {
+  return guard == 0 || *(const volatile og_u64*)OG_ADDRESS(guard) == 0;
+}
 )";
   static const std::string whole =
       "#ifdef __CUDACC_RTC__\n#define OG_FUNCTION_MEMBER __device__ __forceinline__\n#endif\n" +
@@ -99,6 +108,18 @@ std::uint64_t value_of(const Word& word, opdef::KernelArgs args, const opdef::La
   return 0;
 }
 
+namespace {
+thread_local std::uint64_t current_guard = 0;
+}  // namespace
+
+Guard::Guard(std::uint64_t address) : before_(std::exchange(current_guard, address)) {}
+Guard::~Guard() { current_guard = before_; }
+std::uint64_t Guard::current() { return current_guard; }
+std::uint64_t Guard::address_of(Address cells, bool is_guarded) {
+  if (!is_guarded || cells == Address::kNull) return 0;
+  return static_cast<std::uint64_t>(cells) + offsetof(DeviceStepCells, is_refused);
+}
+
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
                         const opdef::Launch& launch) {
   if (std::ranges::find(kernel.grid, 0U) != kernel.grid.end()) return;  // nothing to compute
@@ -107,6 +128,7 @@ void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
   std::array<std::uint64_t, kMostWords> words;
   std::size_t num_words = 0;
   for (const Word& word : kernel.words) words.at(num_words++) = value_of(word, args, launch);
+  words.at(num_words) = Guard::current();
   void* parameters[] = {words.data()};
   check(driver().LaunchKernel(kernel.module->function(kernel.name), kernel.grid[0], kernel.grid[1],
                               kernel.grid[2], kernel.block[0], kernel.block[1], kernel.block[2],

@@ -21,7 +21,7 @@
 //
 // and reads its parameters, of eight bytes each, from `a`: a.pointer<T>(i), a.integer(i),
 // a.real(i). The prelude (kernel_prelude()) defines this, for NVRTC and for a C++ compiler that
-// stands in for it in tests.
+// stands in for it in tests. A further parameter is that of a Guard.
 
 namespace onnxgrad::device::cuda {
 
@@ -86,6 +86,24 @@ struct TextKernel {
 
 /// The eight bytes that a kernel gets for a word.
 std::uint64_t value_of(const Word& word, opdef::KernelArgs args, const opdef::Launch& launch);
+
+/// During its lifetime, kernels that this thread launches are guarded: each does nothing if the
+/// word at `address`, in the memory of the card, is not 0 when it begins.
+class Guard {
+ public:
+  explicit Guard(std::uint64_t address);  ///< 0: they are not
+  ~Guard();
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+
+  /// The address of the current one, or 0.
+  static std::uint64_t current();
+  /// The word of work that has cells, if it is to be guarded.
+  static std::uint64_t address_of(Address cells, bool is_guarded);
+
+ private:
+  std::uint64_t before_;
+};
 
 /// Throws: DeviceError.
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,

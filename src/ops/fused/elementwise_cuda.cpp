@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
@@ -94,8 +95,51 @@ opdef::KernelOffer elementwise_launch(const opdef::KernelRequest& request,
 namespace elementwise_cuda {
 namespace {
 
+using opdef::Layout;
+using opdef::TensorDesc;
+
+// Operands and results in the shape of their memory with channels last; those whose elements have
+// the same order in both shapes stay as they are. False: that is not possible.
+bool put_channels_last(std::vector<TensorDesc>& descs, std::size_t rank,
+                       std::vector<Layout>& layouts) {
+  layouts.resize(descs.size());
+  for (std::size_t i = 0; i < descs.size(); ++i) {
+    TensorDesc& desc = descs[i];
+    desc.layout = {};
+    if (!desc.is_present() || desc.dims.num_elements() == 1) continue;
+    if (desc.dims.rank() > rank) return false;
+    std::vector<std::int64_t> dims(rank - desc.dims.rank(), 1);
+    dims.insert(dims.end(), desc.dims.values().begin(), desc.dims.values().end());
+    const bool has_space = desc.dims.num_elements() != dims[0] * dims[1];
+    if (has_space && dims[1] != 1) {
+      if (desc.dims.rank() != rank) return false;
+      layouts[i] = {.kind = Layout::Kind::kChannelsLast};
+    }
+    std::rotate(dims.begin() + 1, dims.begin() + 2, dims.end());
+    desc.dims = Dims(dims);
+  }
+  return true;
+}
+
 opdef::KernelOffer offer_elementwise(const opdef::KernelRequest& request) {
-  return elementwise_launch(request, opdef::Elementwise::read(request.node));
+  const auto op = opdef::Elementwise::read(request.node);
+  const auto is_last = [](const TensorDesc& desc) {
+    return desc.layout.kind == Layout::Kind::kChannelsLast;
+  };
+  const auto image = std::ranges::find_if(request.inputs, is_last);
+  if (image == request.inputs.end() || !op.folds.empty()) return elementwise_launch(request, op);
+  opdef::KernelRequest stored = request;
+  std::vector<Layout> inputs;
+  std::vector<Layout> outputs;
+  const std::size_t rank = image->dims.rank();
+  if (!put_channels_last(stored.inputs, rank, inputs) ||
+      !put_channels_last(stored.outputs, rank, outputs)) {
+    return elementwise_launch(request, op);
+  }
+  opdef::KernelOffer offer = elementwise_launch(stored, op);
+  offer.kernel.input_layouts = std::move(inputs);
+  offer.kernel.output_layouts = std::move(outputs);
+  return offer;
 }
 
 }  // namespace

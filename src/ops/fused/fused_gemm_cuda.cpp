@@ -41,6 +41,7 @@ opdef::KernelOffer offer_gemm_weight_update(const opdef::KernelRequest& request)
   auto task = product_task(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!task || request.outputs[0].dims != Dims{task->m, task->n}) return decline_shapes();
   task->epilogue = op.update.program();
+  task->flushes_denormals = true;
   for (std::size_t i = 2; i < request.inputs.size(); ++i) {
     task->epilogue_inputs.push_back(static_cast<int>(i));
   }

@@ -19,7 +19,8 @@ opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
   opdef::KernelOffer offer =
       elementwise_launch(request, {.program = update.program(),
                                    .compute = request.outputs[0].dtype,
-                                   .stored = static_cast<std::int64_t>(request.outputs.size())});
+                                   .stored = static_cast<std::int64_t>(request.outputs.size()),
+                                   .flush_denormals = true});
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(update.rule),
                                    request.outputs[0].dims.to_string());
   return offer;

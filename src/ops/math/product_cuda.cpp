@@ -126,7 +126,8 @@ struct Outline {
 opdef::Elementwise epilogue_of(const ProductTask& task, const Outline& outline) {
   return {.program = *task.epilogue,
           .compute = outline.sums,
-          .stored = static_cast<std::int64_t>(task.epilogue->results.size())};
+          .stored = static_cast<std::int64_t>(task.epilogue->results.size()),
+          .flush_denormals = task.flushes_denormals};
 }
 
 std::vector<opdef::TensorDesc> epilogue_inputs(const opdef::KernelRequest& request,

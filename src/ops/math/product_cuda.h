@@ -35,7 +35,8 @@ struct ProductTask {
   /// are the first outputs.
   std::optional<opdef::ExprProgram> epilogue = {};
   std::vector<int> epilogue_inputs = {};
-  bool sums_columns = false;  ///< output 1 is the sum of each column of output 0
+  bool flushes_denormals = false;  ///< of the results of the epilogue
+  bool sums_columns = false;       ///< output 1 is the sum of each column of output 0
   /// (input, output) pairs of the epilogue that may share memory.
   std::vector<std::pair<int, int>> in_place = {};
 

@@ -10,6 +10,7 @@
 #include "ops/block_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
+#include "ops/nn/batch_rows_text_cuda.h"
 
 // BatchNormalization, InstanceNormalization, their gradients and the forms of the pass
 // fuse_normalization. The elements of a group share statistics: `segments` runs of `length`
@@ -193,11 +194,17 @@ OG_KERNEL(og_combine, 23) {
 
 struct Groups {
   std::int64_t count = 0, segments = 1, stride = 0, length = 0, channels = 0;
+  bool has_channels_last = false;  ///< see batch_rows_text_cuda.h
 
   std::int64_t elements() const { return segments * length; }
   Columns columns() const {
-    return {.count = count, .length = elements(), .are_adjacent = length == 1 && segments > 1};
+    Columns columns{
+        .count = count, .length = elements(), .are_adjacent = length == 1 && segments > 1};
+    if (has_channels_last) columns.splits = splits_for(columns);
+    return columns;
   }
+  std::int64_t moments_bytes() const { return (2 * columns().splits + 1) * count * 8; }
+  std::int64_t sums_bytes() const { return 2 * columns().splits * count * 8; }
   void add_words(std::vector<Word>& words) const {
     add_integers(words, {count, std::max<std::int64_t>(length, 1), stride, elements(),
                          length == 0 ? 0 : segments, std::max<std::int64_t>(channels, 1)});
@@ -205,13 +212,42 @@ struct Groups {
   std::string label() const { return "groups of " + std::to_string(elements()); }
 };
 
-Groups groups_of(const Dims& x, bool per_instance) {
+Groups groups_of(const Dims& x, bool per_instance, bool has_channels_last = false) {
   const std::int64_t length = x.product(2, x.rank());
+  if (has_channels_last) {  // of the whole batch
+    return {.count = x[1],
+            .segments = x[0] * length,
+            .stride = x[1],
+            .length = 1,
+            .channels = x[1],
+            .has_channels_last = true};
+  }
   return {.count = per_instance ? x[0] * x[1] : x[1],
           .segments = per_instance ? 1 : x[0],
           .stride = x[1] * length,
           .length = length,
           .channels = x[1]};
+}
+
+constexpr opdef::Layout kChannelsLast{.kind = opdef::Layout::Kind::kChannelsLast};
+
+// An image in this order is normalized in it, with all else of its shape.
+bool has_channels_last(const KernelRequest& request, std::initializer_list<std::size_t> images) {
+  return std::ranges::any_of(images, [&](std::size_t i) {
+    return request.has_input(i) && request.inputs[i].layout == kChannelsLast;
+  });
+}
+
+void set_channels_last(const KernelRequest& request, const Dims& images, KernelOffer& offer) {
+  const auto layouts_of = [&](const std::vector<TensorDesc>& descs) {
+    std::vector<opdef::Layout> layouts(descs.size());
+    for (std::size_t i = 0; i < descs.size(); ++i) {
+      if (descs[i].is_present() && descs[i].dims == images) layouts[i] = kChannelsLast;
+    }
+    return layouts;
+  };
+  offer.kernel.input_layouts = layouts_of(request.inputs);
+  offer.kernel.output_layouts = layouts_of(request.outputs);
 }
 
 bool is_number(DataType dtype) {
@@ -228,7 +264,7 @@ struct Types {
   DataType x, channels, statistics;
 };
 
-TextKernel forward_kernel(const KernelRequest& request, const Groups& groups, const Forward& at,
+KernelOffer offer_forward(const KernelRequest& request, const Groups& groups, const Forward& at,
                           const Types& types, const FusedNormalization& op, bool uses_batch) {
   std::vector<Word> words = argument_words(0, 3);
   for (const int place : {at.mean, at.variance, at.residual, at.y, at.running_mean,
@@ -246,8 +282,26 @@ TextKernel forward_kernel(const KernelRequest& request, const Groups& groups, co
                 {"og_c", text_type(types.channels)},
                 {"og_s", text_type(types.statistics)}}) +
       "enum { og_saves = " + (at.saved_mean >= 0 || at.saved_inverse >= 0 ? "1" : "0") + " };\n" +
-      kStatistics + kForward;
-  return column_kernel(request, groups.columns(), text, "og_main", std::move(words));
+      kStatistics;
+  const Columns columns = groups.columns();
+  KernelOffer offer;
+  if (!groups.has_channels_last) {
+    offer.kernel =
+        prepared(column_kernel(request, columns, text + kForward, "og_main", std::move(words)),
+                 groups.label());
+    return offer;
+  }
+  const auto scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
+  words.push_back(Word::argument(scratch));
+  words.push_back(Word::of(std::int64_t{columns.splits}));
+  const std::string rows = text + std::string(batch_rows_forward_text());
+  std::vector<TextKernel> launches;
+  if (uses_batch)
+    launches.push_back(column_kernel(request, columns, rows, "og_row_moments", words));
+  launches.push_back(column_kernel(request, columns, rows, "og_row_main", words));
+  offer.kernel = prepared(std::move(launches), groups.label());
+  offer.kernel.scratch_bytes = groups.moments_bytes();
+  return offer;
 }
 
 std::string wrong_shape(const KernelRequest& request, const Dims& x, std::size_t first,
@@ -284,13 +338,13 @@ KernelOffer offer_plain(const KernelRequest& request, bool per_instance) {
   }
   const FusedNormalization op{.epsilon = request.node.float_attribute("epsilon"),
                               .momentum = request.node.float_attribute("momentum", 0)};
-  const Groups groups = groups_of(x, per_instance);
-  KernelOffer offer;
-  offer.kernel = prepared(forward_kernel(request, groups, at,
-                                         {request.inputs[0].dtype, request.inputs[1].dtype,
-                                          request.inputs[operands - 1].dtype},
-                                         op, uses_batch),
-                          groups.label());
+  const bool is_last = !per_instance && has_channels_last(request, {0});
+  const Groups groups = groups_of(x, per_instance, is_last);
+  KernelOffer offer = offer_forward(
+      request, groups, at,
+      {request.inputs[0].dtype, request.inputs[1].dtype, request.inputs[operands - 1].dtype}, op,
+      uses_batch);
+  if (is_last) set_channels_last(request, x, offer);
   return offer;
 }
 
@@ -333,14 +387,14 @@ KernelOffer offer_fused(const KernelRequest& request) {
                    .running_variance = output(2),
                    .saved_mean = output(3),
                    .saved_inverse = output(4)};
-  const Groups groups = groups_of(request.inputs[0].dims, false);
-  KernelOffer offer;
-  offer.kernel =
-      prepared(forward_kernel(request, groups, at, {type, DataType::kFloat32, DataType::kFloat32},
-                              FusedNormalization::read(request.node), /*uses_batch=*/true),
-               groups.label());
+  const bool is_last = has_channels_last(request, {0, 5});
+  const Groups groups = groups_of(request.inputs[0].dims, false, is_last);
+  KernelOffer offer =
+      offer_forward(request, groups, at, {type, DataType::kFloat32, DataType::kFloat32},
+                    FusedNormalization::read(request.node), /*uses_batch=*/true);
   offer.kernel.in_place = {{0, 0}};
   if (has_residual) offer.kernel.in_place.emplace_back(5, 0);
+  if (is_last) set_channels_last(request, request.inputs[0].dims, offer);
   return offer;
 }
 
@@ -360,7 +414,7 @@ KernelOffer prepare_gradient(const KernelRequest& request, const Groups& groups,
   words.push_back(Word::of(static_cast<std::int64_t>(op.mask)));
   words.push_back(Word::of(static_cast<double>(op.low)));
   words.push_back(Word::of(static_cast<double>(op.high)));
-  const bool has_parts = groups.count != groups.channels;
+  const bool has_parts = groups.count != groups.channels || groups.has_channels_last;
   const auto scratch = first + static_cast<int>(request.outputs.size());
   words.push_back(optional_argument(has_parts ? scratch : -1));
   const std::string text = typedefs({{"og_t", types.x == DataType::kFloat64 ? "double" : "float"},
@@ -369,6 +423,21 @@ KernelOffer prepare_gradient(const KernelRequest& request, const Groups& groups,
                                      {"og_c", text_type(types.channels)}}) +
                            "enum { og_saves = " + (is_fused ? "1" : "0") + " };\n" + kStatistics +
                            kGradient;
+  if (groups.has_channels_last) {
+    const Columns columns = groups.columns();
+    words.push_back(Word::argument(scratch, groups.sums_bytes()));
+    words.push_back(Word::of(std::int64_t{columns.splits}));
+    const std::string rows = text + std::string(batch_rows_gradient_text());
+    std::vector<TextKernel> launches;
+    if (!is_fused)
+      launches.push_back(column_kernel(request, columns, rows, "og_row_moments", words));
+    launches.push_back(column_kernel(request, columns, rows, "og_row_sums", words));
+    launches.push_back(column_kernel(request, columns, rows, "og_row_main", words));
+    KernelOffer offer;
+    offer.kernel = prepared(std::move(launches), groups.label());
+    offer.kernel.scratch_bytes = groups.sums_bytes() + groups.moments_bytes();
+    return offer;
+  }
   std::vector<TextKernel> launches{
       column_kernel(request, groups.columns(), text, "og_main", words)};
   if (has_parts) {
@@ -395,8 +464,12 @@ KernelOffer offer_plain_grad(const KernelRequest& request, bool per_instance) {
     if (input.is_present() && input.dtype != dtype) return decline_dtype(request, input.dtype);
   }
   const FusedNormalization op{.epsilon = request.node.float_attribute("epsilon")};
-  return prepare_gradient(request, groups_of(x, per_instance), {-1, -1, -1, -1, -1},
-                          {dtype, dtype, dtype}, op, /*is_fused=*/false);
+  const bool is_last = !per_instance && has_channels_last(request, {0, 1});
+  KernelOffer offer =
+      prepare_gradient(request, groups_of(x, per_instance, is_last), {-1, -1, -1, -1, -1},
+                       {dtype, dtype, dtype}, op, /*is_fused=*/false);
+  if (is_last) set_channels_last(request, x, offer);
+  return offer;
 }
 
 KernelOffer offer_batch_grad(const KernelRequest& request) {
@@ -421,7 +494,8 @@ KernelOffer offer_fused_grad(const KernelRequest& request) {
       !are_float32(request, {2, 3, 4, 5}, {1, 2})) {
     return KernelOffer::decline("images of float32 or of one type of 16 bits only");
   }
-  const Groups groups = groups_of(request.inputs[1].dims, false);
+  const bool is_last = has_channels_last(request, {0, 1, 6, 7});
+  const Groups groups = groups_of(request.inputs[1].dims, false, is_last);
   KernelOffer offer = prepare_gradient(
       request, groups, {3, 4, 5, has_more ? 6 : -1, has_result ? 7 : -1},
       {images, DataType::kFloat32, cotangents}, FusedNormalization::read(request.node),
@@ -431,6 +505,7 @@ KernelOffer offer_fused_grad(const KernelRequest& request) {
   offer.kernel.in_place = {{0, stored}};
   if (has_more) offer.kernel.in_place.emplace_back(6, stored);
   if (images == cotangents) offer.kernel.in_place.emplace_back(1, 0);
+  if (is_last) set_channels_last(request, request.inputs[1].dims, offer);
   return offer;
 }
 

@@ -1,7 +1,9 @@
 #include "ops/nn/conv_dnn_cuda.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,19 +15,18 @@ namespace onnxgrad::ops {
 namespace conv_dnn_cuda {
 namespace {
 
-using device::cuda::DnnConvolution;
 using device::cuda::DnnConvSpec;
+using device::cuda::DnnPlan;
 using device::cuda::TextKernel;
 using device::cuda::Word;
+using opdef::Layout;
 using Pass = ConvOperands::Pass;
 
 constexpr double kFewFlops = 2e6;  // about what a thread for each result does in 5 us
 
 struct Library {
-  std::shared_ptr<const DnnConvolution> convolution;
-  int x = 0;
-  int w = 0;
-  int y = 0;
+  std::shared_ptr<const DnnPlan> plan;
+  std::vector<int> tensors;  ///< arguments, in the order of add_convolution()
   int scratch = 0;
   std::vector<TextKernel> after;
 };
@@ -35,9 +36,10 @@ void run(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) 
   const auto at = [&](int arg) {
     return device::cuda::value_of(Word::argument(arg), args, launch);
   };
-  one.convolution->run(
-      {.x = at(one.x), .w = at(one.w), .y = at(one.y), .workspace = at(one.scratch)},
-      launch.stream);
+  constexpr std::size_t kMostTensors = 5;
+  std::array<std::uint64_t, kMostTensors> addresses{};
+  std::ranges::transform(one.tensors, addresses.begin(), at);
+  one.plan->run(std::span(addresses).first(one.tensors.size()), at(one.scratch), launch.stream);
   device::cuda::launch_text_kernels(&one.after, args, launch);
 }
 
@@ -65,7 +67,8 @@ std::vector<std::int64_t> numbers_of(const ConvShape& shape, std::int64_t Window
 }
 
 // Adds bias and residual to the result in place, and clamps it.
-TextKernel epilogue(const opdef::KernelRequest& request, const ConvOperands& conv) {
+TextKernel epilogue(const opdef::KernelRequest& request, const ConvOperands& conv,
+                    bool has_channels_last) {
   const bool is_forward = conv.pass == Pass::kForward;
   const ConvShape& shape = conv.shape;
   const int result = is_forward ? conv.y : conv.x;
@@ -92,9 +95,59 @@ OG_KERNEL(og_finish_all, 8) {
   return text_kernel_over(
       request, elements, text, "og_finish_all",
       {Word::argument(result), address(conv.bias), address(conv.residual), Word::of(elements),
-       Word::of(is_forward ? shape.output_size() : shape.input_size()),
+       Word::of(has_channels_last ? 1
+                : is_forward      ? shape.output_size()
+                                  : shape.input_size()),
        Word::of(shape.groups * (is_forward ? shape.out_channels : shape.in_channels)),
        Word::of(static_cast<double>(conv.low)), Word::of(static_cast<double>(conv.high))});
+}
+
+// Rows of 16 bits and tf32 are read by the tensor cores channel by channel.
+bool wants_channels_last(const DnnConvSpec& spec) {
+  return spec.dtype == DataType::kFloat16 || spec.dtype == DataType::kBfloat16 ||
+         (spec.dtype == DataType::kFloat32 && spec.allows_tf32);
+}
+
+// The plan with everything in it, or that of the sums alone if texts after it are faster.
+std::shared_ptr<const DnnPlan> faster_plan(const opdef::KernelRequest& request, DnnConvSpec& spec,
+                                           const ConvOperands& conv, std::string& declined) {
+  constexpr double kLaunchUs = 1;
+  constexpr double kBytesPerUs = 2.5e6;
+  const auto whole = device::cuda::dnn_convolution(card_of(request), spec, declined);
+  const bool is_wide = spec.dtype == DataType::kFloat32 || spec.dtype == DataType::kFloat64;
+  if (!spec.has_epilogue() || !is_wide) {  // 16 bits would be rounded twice
+    if (whole == nullptr && spec.has_epilogue()) declined += " that rounds the result once";
+    return whole;
+  }
+  DnnConvSpec sums = spec;
+  sums.has_bias = sums.has_residual = false;
+  sums.low = DnnConvSpec{}.low;
+  sums.high = DnnConvSpec{}.high;
+  auto apart = device::cuda::dnn_convolution(card_of(request), sums, declined);
+  if (apart == nullptr) return whole;
+  const Dims& dims = operand(request, conv.pass == Pass::kForward ? conv.y : conv.x).dims;
+  const double bytes =
+      static_cast<double>(dims.size_bytes(spec.dtype)) * (spec.has_residual ? 3 : 2);
+  if (whole != nullptr && whole->time_us() <= apart->time_us() + kLaunchUs + bytes / kBytesPerUs) {
+    return whole;
+  }
+  spec = sums;
+  return apart;
+}
+
+// Sets the layouts of the arguments that are images or filters.
+void set_layouts(const opdef::KernelRequest& request, const ConvOperands& conv,
+                 opdef::PreparedKernel& kernel) {
+  const std::size_t num_inputs = request.inputs.size();
+  kernel.input_layouts.resize(num_inputs);
+  kernel.output_layouts.resize(request.outputs.size());
+  for (const int arg : {conv.x, conv.w, conv.y, conv.residual}) {
+    if (arg < 0) continue;
+    const auto i = static_cast<std::size_t>(arg);
+    Layout& layout =
+        i < num_inputs ? kernel.input_layouts[i] : kernel.output_layouts[i - num_inputs];
+    layout = {.kind = Layout::Kind::kChannelsLast};
+  }
 }
 
 }  // namespace
@@ -111,14 +164,11 @@ opdef::KernelOffer offer_conv_dnn(const opdef::KernelRequest& request, const Con
                    .dtype = operand(request, conv.w).dtype,
                    .allows_tf32 = request.numerics.allows_tf32,
                    .is_deterministic = request.numerics.is_deterministic};
-  const bool finishes = conv.bias >= 0 || conv.finishes();
-  const bool is_wide = spec.dtype == DataType::kFloat32 || spec.dtype == DataType::kFloat64;
   for (const int arg : {conv.x, conv.y, conv.bias, conv.residual}) {
     if (arg >= 0 && operand(request, arg).dtype != spec.dtype) {
       return opdef::KernelOffer::decline("operands of different types");
     }
   }
-  if (finishes && !is_wide) return opdef::KernelOffer::decline("a result that is rounded twice");
   spec.x = dims_of(shape, shape.batch, shape.groups * shape.in_channels, &WindowAxis::input);
   spec.w =
       dims_of(shape, shape.groups * shape.out_channels, shape.in_channels, &WindowAxis::kernel);
@@ -127,22 +177,33 @@ opdef::KernelOffer offer_conv_dnn(const opdef::KernelRequest& request, const Con
   spec.dilations = numbers_of(shape, &WindowAxis::dilation);
   spec.pads_begin = numbers_of(shape, &WindowAxis::pad_begin);
   spec.pads_end = numbers_of(shape, &WindowAxis::pad_end);
+  spec.has_channels_last = wants_channels_last(spec);
+  spec.has_bias = conv.bias >= 0;
+  spec.has_residual = conv.residual >= 0;
+  spec.low = static_cast<double>(conv.low);
+  spec.high = static_cast<double>(conv.high);
+  const bool finishes = spec.has_epilogue();
   std::string declined;
   auto made = std::make_shared<Library>();
-  made->convolution = DnnConvolution::of(card_of(request), spec, declined);
-  if (made->convolution == nullptr) return opdef::KernelOffer::decline(declined);
-  made->x = conv.x;
-  made->w = conv.w;
-  made->y = conv.y;
+  made->plan = faster_plan(request, spec, conv, declined);
+  if (made->plan == nullptr) return opdef::KernelOffer::decline(declined);
+  made->tensors = {conv.x, conv.w, conv.y};
+  if (spec.has_bias) made->tensors.push_back(conv.bias);
+  if (spec.has_residual) made->tensors.push_back(conv.residual);
   made->scratch = conv.scratch;
-  if (finishes) made->after.push_back(epilogue(request, conv));
+  const bool is_apart = finishes && !spec.has_epilogue();
+  if (is_apart) made->after.push_back(epilogue(request, conv, spec.has_channels_last));
   opdef::KernelOffer offer;
   offer.kernel.fn = run;
-  offer.kernel.label = finishes ? "cuDNN, then an epilogue" : "cuDNN";
+  offer.kernel.label = std::string("cuDNN") + (spec.has_channels_last ? ", channels last" : "") +
+                       (is_apart   ? ", then an epilogue"
+                        : finishes ? ", with its epilogue"
+                                   : "");
   offer.kernel.flops = shape.flops();
-  offer.kernel.scratch_bytes = made->convolution->workspace_bytes();
+  offer.kernel.scratch_bytes = made->plan->workspace_bytes();
   offer.kernel.is_deterministic = spec.is_deterministic;
   offer.kernel.data = std::move(made);
+  if (spec.has_channels_last) set_layouts(request, conv, offer.kernel);
   return offer;
 }
 

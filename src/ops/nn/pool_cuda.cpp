@@ -23,10 +23,11 @@ namespace {
 
 using device::cuda::TextKernel;
 using device::cuda::Word;
+using opdef::Layout;
 
 // Words: two operands and up to two results, elements, whether pads are counted, whether indices
 // are in column-major order; input, output, kernel, stride, dilation, begin and end of the padding
-// of three axes.
+// of three axes; channels. og_last: images have the channels last.
 constexpr int kFirstAxis = 7;
 
 constexpr const char* kPrelude = R"(
@@ -35,7 +36,7 @@ struct og_axis {
 };
 struct og_pool {
   og_axis d, h, w;
-  og_i64 input, output;
+  og_i64 input, output, channels;
 };
 struct og_place {
   og_i64 plane;
@@ -61,17 +62,25 @@ OG_FUNCTION og_pool og_pool_of(const Words& a) {
   p.w = og_axis_at(a, 21);
   p.input = (og_i64)p.d.input * p.h.input * p.w.input;
   p.output = (og_i64)p.d.output * p.h.output * p.w.output;
+  p.channels = a.integer(28);
   return p;
 }
-OG_FUNCTION og_place og_split(og_i64 i, int d, int h, int w) {
+OG_FUNCTION og_place og_split(const og_pool& p, og_i64 i, int d, int h, int w) {
   og_place at;
+  const og_i64 channel = og_last ? i % p.channels : 0;
+  if (og_last) i /= p.channels;
   at.w = (int)(i % w);
   i /= w;
   at.h = (int)(i % h);
   i /= h;
   at.d = (int)(i % d);
-  at.plane = i / d;
+  at.plane = og_last ? i / d * p.channels + channel : i / d;
   return at;
+}
+// The element of a plane of this size at a position.
+OG_FUNCTION og_i64 og_element(const og_pool& p, og_i64 plane, og_i64 size, og_i64 position) {
+  return og_last ? (plane / p.channels * size + position) * p.channels + plane % p.channels
+                 : plane * size + position;
 }
 // How many of the first taps of a window read positions below `bound`.
 OG_FUNCTION int og_taps_below(const og_axis& axis, int window, int bound) {
@@ -111,12 +120,11 @@ OG_FUNCTION og_i64 og_divisor(const og_pool& p, int d, int h, int w, bool counts
 )";
 
 constexpr const char* kMaxPool = R"(
-OG_KERNEL(og_max_pool, 28) {
+OG_KERNEL(og_max_pool, 29) {
   const og_t* const x = a.pointer<og_t>(0);
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
-    const og_place o = og_split(i, p.d.output, p.h.output, p.w.output);
-    const og_t* const plane = x + o.plane * p.input;
+    const og_place o = og_split(p, i, p.d.output, p.h.output, p.w.output);
     og_i64 best = -1;
     int best_d = 0, best_h = 0, best_w = 0;
     og_t most = 0;
@@ -127,7 +135,7 @@ OG_KERNEL(og_max_pool, 28) {
         for (int l = og_first_tap(p.w, o.w); l < og_end_tap(p.w, o.w); ++l) {
           const int w = og_position(p.w, o.w, l);
           const og_i64 at = ((og_i64)d * p.h.input + h) * p.w.input + w;
-          const og_t value = plane[at];
+          const og_t value = x[og_element(p, o.plane, p.input, at)];
           if (best < 0 || value > most || (value != value && most == most)) {
             best = at;
             best_d = d;
@@ -148,21 +156,21 @@ OG_KERNEL(og_max_pool, 28) {
 
 // A position takes from the windows that read it whose index it is.
 constexpr const char* kMaxPoolGrad = R"(
-OG_KERNEL(og_max_pool_grad, 28) {
+OG_KERNEL(og_max_pool_grad, 29) {
   const og_t* const dy = a.pointer<og_t>(0);
   const og_i64* const indices = a.pointer<og_i64>(1);
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
-    const og_place at = og_split(i, p.d.input, p.h.input, p.w.input);
-    og_i64 index = i;
-    if (a.integer(6) != 0) {
-      index = at.plane * p.input + at.d + p.d.input * (at.h + (og_i64)p.h.input * at.w);
-    }
+    const og_place at = og_split(p, i, p.d.input, p.h.input, p.w.input);
+    og_i64 index = ((og_i64)at.d * p.h.input + at.h) * p.w.input + at.w;
+    if (a.integer(6) != 0) index = at.d + p.d.input * (at.h + (og_i64)p.h.input * at.w);
+    index += at.plane * p.input;
     og_t sum = 0;
     for (int d = og_first_window(p.d, at.d); d < og_end_window(p.d, at.d); ++d) {
       for (int h = og_first_window(p.h, at.h); h < og_end_window(p.h, at.h); ++h) {
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
-          const og_i64 o = at.plane * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 window = ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 o = og_element(p, at.plane, p.output, window);
           if (indices[o] == index) sum = sum + dy[o];
         }
       }
@@ -173,19 +181,18 @@ OG_KERNEL(og_max_pool_grad, 28) {
 )";
 
 constexpr const char* kAveragePool = R"(
-OG_KERNEL(og_average_pool, 28) {
+OG_KERNEL(og_average_pool, 29) {
   const og_t* const x = a.pointer<og_t>(0);
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
-    const og_place o = og_split(i, p.d.output, p.h.output, p.w.output);
-    const og_t* const plane = x + o.plane * p.input;
+    const og_place o = og_split(p, i, p.d.output, p.h.output, p.w.output);
     og_t sum = 0;
     for (int j = og_first_tap(p.d, o.d); j < og_end_tap(p.d, o.d); ++j) {
       const og_i64 d = og_position(p.d, o.d, j);
       for (int k = og_first_tap(p.h, o.h); k < og_end_tap(p.h, o.h); ++k) {
         const og_i64 row = (d * p.h.input + og_position(p.h, o.h, k)) * p.w.input;
         for (int l = og_first_tap(p.w, o.w); l < og_end_tap(p.w, o.w); ++l) {
-          sum = sum + plane[row + og_position(p.w, o.w, l)];
+          sum = sum + x[og_element(p, o.plane, p.input, row + og_position(p.w, o.w, l))];
         }
       }
     }
@@ -195,11 +202,11 @@ OG_KERNEL(og_average_pool, 28) {
 )";
 
 constexpr const char* kAveragePoolGrad = R"(
-OG_KERNEL(og_average_pool_grad, 28) {
+OG_KERNEL(og_average_pool_grad, 29) {
   const og_t* const dy = a.pointer<og_t>(0);
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
-    const og_place at = og_split(i, p.d.input, p.h.input, p.w.input);
+    const og_place at = og_split(p, i, p.d.input, p.h.input, p.w.input);
     og_t sum = 0;
     for (int d = og_first_window(p.d, at.d); d < og_end_window(p.d, at.d); ++d) {
       if (!og_reads(p.d, d, at.d)) continue;
@@ -207,7 +214,8 @@ OG_KERNEL(og_average_pool_grad, 28) {
         if (!og_reads(p.h, h, at.h)) continue;
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
           if (!og_reads(p.w, w, at.w)) continue;
-          const og_i64 o = at.plane * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 window = ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 o = og_element(p, at.plane, p.output, window);
           sum = sum + dy[o] / (og_t)og_divisor(p, d, h, w, a.integer(5) != 0);
         }
       }
@@ -264,6 +272,10 @@ const opdef::TensorDesc& argument(const opdef::KernelRequest& request, std::size
   return i < request.inputs.size() ? request.inputs[i] : request.outputs[i - request.inputs.size()];
 }
 
+bool is_channels_last(const opdef::TensorDesc& desc) {
+  return desc.layout.kind == Layout::Kind::kChannelsLast;
+}
+
 /// Text and operands of a kernel of a pool; -1: it has no such operand.
 struct PoolKernel {
   const char* text;
@@ -308,15 +320,23 @@ opdef::KernelOffer offer_pool(const opdef::KernelRequest& request, std::size_t x
       words.push_back(Word::of(number));
     }
   }
+  words.push_back(Word::of(std::max<std::int64_t>(dims[1], 1)));
   static_assert(kFirstAxis == 7);
-  const std::string text = fmt::format(
-      "typedef {} og_t;\n{}{}", element_type(request.inputs[0].dtype), kPrelude, kernel.text);
+  const bool has_channels_last = std::ranges::any_of(request.inputs, is_channels_last);
+  const std::string text = fmt::format("typedef {} og_t;\nenum {{ og_last = {} }};\n{}{}",
+                                       element_type(request.inputs[0].dtype),
+                                       has_channels_last ? 1 : 0, kPrelude, kernel.text);
   opdef::KernelOffer offer;
   offer.kernel =
       elements == 0
           ? prepared(std::vector<TextKernel>(), "nothing to compute")
           : prepared(text_kernel_over(request, elements, text, kernel.name, std::move(words)),
                      fmt::format("text of {} windows", shape.planes * shape.output_size()));
+  if (has_channels_last) {  // everything that it reads and writes
+    constexpr Layout kLast{.kind = Layout::Kind::kChannelsLast};
+    offer.kernel.input_layouts.assign(request.inputs.size(), kLast);
+    offer.kernel.output_layouts.assign(request.outputs.size(), kLast);
+  }
   return offer;
 }
 

@@ -79,7 +79,7 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
   }
   TextKernel kernel = text_kernel_over(request, count, move_text(unit) + kTensorScatter,
                                        "og_tensor_scatter", std::move(words));
-  kernel.keeps = checked.number;
+  kernel.keeps = checked.record;
   KernelOffer offer;
   offer.kernel = prepared(std::move(kernel), "scatter of rows");
   offer.kernel.in_place = {{0, 0}};

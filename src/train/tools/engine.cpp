@@ -90,8 +90,39 @@ void add_memory(MemoryReport& report, const runtime::Executor& executor) {
   report.recomputed_flops += use.recomputed_flops;
 }
 
+namespace {
+
+opdef::Numerics numerics_of(const EngineOptions& options) {
+  if (options.math != "float32" && options.math != "tf32") {
+    throw OptionError(
+        {.what = fmt::format("math: '{}', expected 'float32' or 'tf32'", options.math),
+         .hint = "Leave it out for float32. For 16 bits use precision='bf16'."});
+  }
+  return {.is_deterministic = options.deterministic, .allows_tf32 = options.math == "tf32"};
+}
+
+// The engine of the device, or a copy with these numerics.
+std::shared_ptr<const runtime::Engine> engine_with(std::string_view device,
+                                                   const opdef::Numerics& numerics) {
+  struct Changed {
+    std::shared_ptr<const runtime::Engine> original;  // owns what the copy refers to
+    runtime::Engine engine;
+  };
+  std::shared_ptr<const runtime::Engine> engine = engine_on(device);
+  const opdef::Numerics& own = engine->numerics;
+  if (numerics.is_deterministic == own.is_deterministic &&
+      numerics.allows_tf32 == own.allows_tf32) {
+    return engine;
+  }
+  const auto changed = std::make_shared<Changed>(Changed{.original = engine, .engine = *engine});
+  changed->engine.numerics = numerics;
+  return {changed, &changed->engine};
+}
+
+}  // namespace
+
 Backend backend_for(const EngineOptions& options) {
-  Backend result{.engine = engine_on(options.device),
+  Backend result{.engine = engine_with(options.device, numerics_of(options)),
                  .options = {.threads = thread_count(options),
                              .seed = options.seed,
                              .fuse = options.fuse,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -17,13 +16,19 @@
 
 #include "device/cuda/blas_lt_api.h"
 #include "hooks.h"
+#include "numbers.h"
 
 namespace {
 
 namespace cuda = onnxgrad::device::cuda;
+using onnxgrad::cuda_standin::bfloat16_bits;
+using onnxgrad::cuda_standin::bfloat16_value;
 using onnxgrad::cuda_standin::card_memory;
+using onnxgrad::cuda_standin::half_bits;
+using onnxgrad::cuda_standin::half_value;
 using onnxgrad::cuda_standin::injected_error;
 using onnxgrad::cuda_standin::submit_work;
+using onnxgrad::cuda_standin::tf32;
 
 enum Status : int { kOk = 0, kInvalidValue = 7, kExecutionFailed = 13, kNotSupported = 15 };
 enum Algorithm : std::uint64_t { kUnusable = 1, kRefuses, kWithWorkspace, kPlain };
@@ -74,37 +79,11 @@ std::size_t bytes_of(int type) {
   }
 }
 
-double half_value(std::uint16_t bits) {
-  const int exponent = bits >> 10 & 31;
-  const int fraction = bits & 1023;
-  const double magnitude = exponent == 31  ? (fraction == 0 ? INFINITY : NAN)
-                           : exponent == 0 ? std::ldexp(fraction, -24)
-                                           : std::ldexp(1024 + fraction, exponent - 25);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-// To the nearest, ties to even.
-std::uint16_t half_bits(double value) {
-  const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
-  const double magnitude = std::fabs(value);
-  if (std::isnan(value)) return 0x7E00;
-  if (magnitude >= 65520) return sign | 0x7C00;
-  int exponent = 0;
-  std::frexp(magnitude, &exponent);
-  exponent = std::max(exponent, -13);  // of subnormal numbers
-  const double scaled = std::nearbyint(std::ldexp(magnitude, 11 - exponent));
-  return static_cast<std::uint16_t>(sign + ((exponent + 13) << 10) + static_cast<int>(scaled));
-}
-
 double read(const std::byte* from, int type, std::int64_t i) {
   if (type == cuda::kReal64F) return reinterpret_cast<const double*>(from)[i];
   if (type == cuda::kReal32F) return reinterpret_cast<const float*>(from)[i];
   const std::uint16_t bits = reinterpret_cast<const std::uint16_t*>(from)[i];
-  if (type == cuda::kReal16F) return half_value(bits);
-  const std::uint32_t wide = std::uint32_t{bits} << 16;
-  float value = 0;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+  return type == cuda::kReal16F ? half_value(bits) : bfloat16_value(bits);
 }
 
 void write(std::byte* to, int type, std::int64_t i, double value) {
@@ -118,26 +97,11 @@ void write(std::byte* to, int type, std::int64_t i, double value) {
     return;
   }
   std::uint16_t& bits = reinterpret_cast<std::uint16_t*>(to)[i];
-  if (type == cuda::kReal16F) {
-    bits = half_bits(narrow);
-    return;
-  }
-  std::uint32_t wide = 0;
-  std::memcpy(&wide, &narrow, sizeof wide);
-  const std::uint32_t rounded = wide + 0x7FFF + (wide >> 16 & 1);
-  bits = static_cast<std::uint16_t>((std::isnan(narrow) ? wide | 0x400000 : rounded) >> 16);
+  bits = type == cuda::kReal16F ? half_bits(narrow) : bfloat16_bits(narrow);
 }
 
-// tf32: 10 bits of the fraction.
 double rounded(double value, int compute) {
-  if (compute != cuda::kCompute32FTf32) return value;
-  const auto narrow = static_cast<float>(value);
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof bits);
-  bits = (bits + 0x1000) & ~std::uint32_t{0x1FFF};
-  float back = 0;
-  std::memcpy(&back, &bits, sizeof back);
-  return back;
+  return compute == cuda::kCompute32FTf32 ? tf32(value) : value;
 }
 
 // Bytes from the first to behind the last element of all matrices.

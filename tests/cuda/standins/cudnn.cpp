@@ -1,20 +1,20 @@
-// Stands in for cuDNN's backend API: convolutions by plain loops on the memory of the driver's
-// stand-in, done when its streams are. Stricter than the library: attributes that a descriptor has
-// not, wrong types and numbers of elements, changes after it is finalized, missing attributes and
-// sizes that do not fit are errors. Heuristics propose engines of which the first rounds its inputs
-// (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), the second is not deterministic, the third has no plan,
-// the fourth fails when it runs, and the fifth needs workspace, which it overwrites.
+// Stands in for cuDNN's backend API: graphs of operations by plain loops on the memory of the
+// driver's stand-in, done when its streams are. Stricter than the library: attributes that a
+// descriptor has not, wrong types and numbers of elements, changes after it is finalized, missing
+// attributes and sizes that do not fit are errors. Heuristics propose engines of which the first
+// rounds factors to 10 bits (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), the second is not
+// deterministic, the third has no plan, the fourth fails when it runs, and the fifth needs
+// workspace, which it overwrites.
 
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "cudnn_operations.h"
 #include "device/cuda/dnn_api.h"
 #include "hooks.h"
 
@@ -22,7 +22,11 @@ namespace {
 
 namespace api = onnxgrad::device::cuda::dnn_api;
 using onnxgrad::cuda_standin::card_memory;
+using onnxgrad::cuda_standin::DnnOperation;
+using onnxgrad::cuda_standin::DnnTensor;
 using onnxgrad::cuda_standin::injected_error;
+using onnxgrad::cuda_standin::is_consistent;
+using onnxgrad::cuda_standin::run_operations;
 using onnxgrad::cuda_standin::submit_work;
 
 enum Status : int { kOk = 0, kBadParam = 2000, kNotSupported = 3000, kExecutionFailed = 5000 };
@@ -30,65 +34,99 @@ enum Engine : int { kRounds, kNotDeterministic, kNoPlan, kFails, kWithWorkspace,
 constexpr std::int64_t kWorkspace = 1 << 12;
 constexpr int kIllegalAddress = 700;
 
-// A convolution: all that its graph says.
-struct Problem {
-  int pass = 0;
-  std::vector<std::int64_t> x, w, y, strides, dilations, begins, ends;
-  int type = 0;
-};
+using Operations = std::vector<DnnOperation>;
 
 struct Value {
   int type = 0;
-  std::vector<std::int64_t> numbers;
-  std::vector<void*> pointers;
+  std::vector<std::int64_t> numbers = {};
+  std::vector<double> reals = {};
+  std::vector<void*> pointers = {};
 };
 
 struct Descriptor {
   int type = 0;
   bool is_final = false;
-  std::map<int, Value> values;
-  std::shared_ptr<Problem> problem;  // from the operation on
+  std::map<int, Value> values = {};
+  DnnOperation operation = {};                        // of an operation
+  std::shared_ptr<const Operations> operations = {};  // from the graph on
   int engine = kPlain;
+
+  bool has(int attribute) const { return values.contains(attribute); }
+  std::int64_t number(int attribute, std::int64_t absent = 0) const {
+    return has(attribute) ? values.at(attribute).numbers[0] : absent;
+  }
 };
 
 struct Library {
   void* stream = nullptr;
 };
 
-// Attributes of a descriptor: type, and how many elements; 0: any number.
-using Attributes = std::map<int, std::pair<int, std::int64_t>>;
+struct Attribute {
+  int type = 0;
+  std::int64_t count = 1;  // 0: any number
+  bool is_optional = false;
+};
+using Attributes = std::map<int, Attribute>;
 const Attributes& attributes_of(int type) {
   using namespace api;
-  static const auto operation = [](int first) {
-    Attributes all{{first, {kTypeFloat, 1}}, {first + 1, {kTypeFloat, 1}}};
-    for (int i = 2; i < 6; ++i) all[first + i] = {kTypeDescriptor, 1};
+  static const auto convolution = [](int first) {
+    Attributes all{{first, {kTypeFloat}}, {first + 1, {kTypeFloat}}};
+    for (int i = 2; i < 6; ++i) all[first + i] = {kTypeDescriptor};
     return all;
   };
   static const std::map<int, Attributes> known{
       {kTensor,
-       {{kTensorUid, {kTypeInt64, 1}},
-        {kTensorDataType, {kTypeDataType, 1}},
-        {kTensorAlignment, {kTypeInt64, 1}},
+       {{kTensorUid, {kTypeInt64}},
+        {kTensorDataType, {kTypeDataType}},
+        {kTensorAlignment, {kTypeInt64}},
         {kTensorDims, {kTypeInt64, 0}},
-        {kTensorStrides, {kTypeInt64, 0}}}},
+        {kTensorStrides, {kTypeInt64, 0}},
+        {kTensorIsVirtual, {kTypeBoolean, 1, true}},
+        {kTensorIsByValue, {kTypeBoolean, 1, true}}}},
       {kConvolution,
-       {{kConvCompType, {kTypeDataType, 1}},
-        {kConvMode, {kTypeConvMode, 1}},
-        {kConvSpatialDims, {kTypeInt64, 1}},
+       {{kConvCompType, {kTypeDataType}},
+        {kConvMode, {kTypeConvMode}},
+        {kConvSpatialDims, {kTypeInt64}},
         {kConvDilations, {kTypeInt64, 0}},
         {kConvStrides, {kTypeInt64, 0}},
         {kConvPrePads, {kTypeInt64, 0}},
         {kConvPostPads, {kTypeInt64, 0}}}},
-      {kForward, operation(kForwardAlpha)},
-      {kBackwardData, operation(kBackwardDataAlpha)},
-      {kBackwardFilter, operation(kBackwardFilterAlpha)},
-      {kGraph, {{kGraphHandle, {kTypeHandle, 1}}, {kGraphOperations, {kTypeDescriptor, 1}}}},
-      {kHeuristic, {{kHeurGraph, {kTypeDescriptor, 1}}, {kHeurMode, {kTypeHeurMode, 1}}}},
-      {kPlan, {{kPlanConfig, {kTypeDescriptor, 1}}, {kPlanHandle, {kTypeHandle, 1}}}},
+      {kForward, convolution(kForwardAlpha)},
+      {kBackwardData, convolution(kBackwardDataAlpha)},
+      {kBackwardFilter, convolution(kBackwardFilterAlpha)},
+      {kPointwise,
+       {{api::kPointwiseMode, {kTypePointwiseMode}},
+        {kPointwisePrecision, {kTypeDataType}},
+        {kPointwiseNan, {kTypeNanPropagation, 1, true}},
+        {kPointwiseLow, {kTypeDouble, 1, true}},
+        {kPointwiseHigh, {kTypeDouble, 1, true}},
+        {kPointwiseAxis, {kTypeInt64, 1, true}}}},
+      {kPointwiseOperation,
+       {{kPointwiseDescriptor, {kTypeDescriptor}},
+        {kPointwiseDescriptor + 1, {kTypeDescriptor}},
+        {kPointwiseDescriptor + 2, {kTypeDescriptor, 1, true}},
+        {kPointwiseDescriptor + 3, {kTypeDescriptor}},
+        {kPointwiseCondition, {kTypeDescriptor, 1, true}}}},
+      {kMatmul, {{kMatmulPrecision, {kTypeDataType}}}},
+      {kMatmulOperation,
+       {{kMatmulA, {kTypeDescriptor}},
+        {kMatmulA + 1, {kTypeDescriptor}},
+        {kMatmulA + 2, {kTypeDescriptor}},
+        {kMatmulA + 3, {kTypeDescriptor}}}},
+      {kReduction,
+       {{kReductionOperator, {kTypeReduceOperator}}, {kReductionPrecision, {kTypeDataType}}}},
+      {kReductionOperation,
+       {{kReductionX, {kTypeDescriptor}},
+        {kReductionX + 1, {kTypeDescriptor}},
+        {kReductionX + 2, {kTypeDescriptor}}}},
+      {kReshapeOperation, {{kReshapeX, {kTypeDescriptor}}, {kReshapeX + 1, {kTypeDescriptor}}}},
+      {kGraph, {{kGraphHandle, {kTypeHandle}}, {kGraphOperations, {kTypeDescriptor, 0}}}},
+      {kHeuristic, {{kHeurGraph, {kTypeDescriptor}}, {api::kHeurMode, {kTypeHeurMode}}}},
+      {kPlan, {{kPlanConfig, {kTypeDescriptor}}, {kPlanHandle, {kTypeHandle}}}},
       {kVariantPack,
-       {{kPackUids, {kTypeInt64, 3}},
-        {kPackPointers, {kTypePointer, 3}},
-        {kPackWorkspace, {kTypePointer, 1}}}},
+       {{kPackUids, {kTypeInt64, 0}},
+        {kPackPointers, {kTypePointer, 0}},
+        {kPackWorkspace, {kTypePointer}}}},
       {kEngine, {}},
       {kEngineConfig, {}},
   };
@@ -97,128 +135,106 @@ const Attributes& attributes_of(int type) {
   return at == known.end() ? none : at->second;
 }
 
-Descriptor* linked(const Descriptor& from, int attribute) {
-  auto* const one = static_cast<Descriptor*>(from.values.at(attribute).pointers.front());
+const Descriptor* linked(const Descriptor& from, int attribute, std::size_t i = 0) {
+  if (!from.has(attribute)) return nullptr;
+  const auto* const one = static_cast<Descriptor*>(from.values.at(attribute).pointers[i]);
   return one != nullptr && one->is_final ? one : nullptr;
 }
 
-std::int64_t product(const std::vector<std::int64_t>& dims) {
-  std::int64_t all = 1;
-  for (const std::int64_t dim : dims) all *= dim;
-  return all;
-}
-
+// Dense, with the axes in some order.
 int finalize_tensor(const Descriptor& one) {
   const auto& dims = one.values.at(api::kTensorDims).numbers;
   const auto& strides = one.values.at(api::kTensorStrides).numbers;
   if (dims.size() < 4 || dims.size() > 5 || strides.size() != dims.size()) return kBadParam;
-  std::int64_t stride = 1;  // dense, row-major
-  for (std::size_t i = dims.size(); i-- > 0; stride *= dims[i]) {
-    if (dims[i] <= 0 || strides[i] != stride) return kNotSupported;
+  std::map<std::int64_t, std::int64_t> by_stride;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (dims[i] <= 0 || strides[i] <= 0) return kBadParam;
+    if (dims[i] > 1 && !by_stride.emplace(strides[i], dims[i]).second) return kNotSupported;
   }
-  return one.values.at(api::kTensorAlignment).numbers[0] == 16 ? kOk : kBadParam;
+  std::int64_t expected = 1;
+  for (const auto& [stride, dim] : by_stride) {
+    if (stride != expected) return kNotSupported;
+    expected *= dim;
+  }
+  return one.number(api::kTensorAlignment) == 16 ? kOk : kBadParam;
 }
 
+bool take_tensor(const Descriptor& from, int attribute, DnnTensor& to) {
+  const Descriptor* const tensor = linked(from, attribute);
+  if (tensor == nullptr || tensor->type != api::kTensor) return false;
+  to = {.uid = tensor->number(api::kTensorUid),
+        .dims = tensor->values.at(api::kTensorDims).numbers,
+        .strides = tensor->values.at(api::kTensorStrides).numbers,
+        .type = static_cast<int>(tensor->number(api::kTensorDataType)),
+        .is_virtual = tensor->number(api::kTensorIsVirtual) != 0,
+        .is_by_value = tensor->number(api::kTensorIsByValue) != 0};
+  return true;
+}
+
+// Reads the tensors of an operation from its attributes.
 int finalize_operation(Descriptor& one) {
+  DnnOperation& op = one.operation;
+  op.type = one.type;
+  struct Links {
+    int x, b, y, descriptor;
+  };
   const int first = one.type == api::kForward        ? api::kForwardAlpha
                     : one.type == api::kBackwardData ? api::kBackwardDataAlpha
                                                      : api::kBackwardFilterAlpha;
-  const Descriptor* const convolution = linked(one, first + 2);
-  const std::array tensors{linked(one, first + 4), linked(one, first + 3), linked(one, first + 5)};
-  if (convolution == nullptr) return kBadParam;
-  auto problem = std::make_shared<Problem>();
-  problem->pass = one.type;
-  std::array<std::vector<std::int64_t>*, 3> dims{&problem->x, &problem->w, &problem->y};
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (tensors[i] == nullptr ||
-        tensors[i]->values.at(api::kTensorUid).numbers[0] != static_cast<std::int64_t>(i) + 1) {
-      return kBadParam;
-    }
-    *dims[i] = tensors[i]->values.at(api::kTensorDims).numbers;
-    const int type = static_cast<int>(tensors[i]->values.at(api::kTensorDataType).numbers[0]);
-    if (i > 0 && type != problem->type) return kNotSupported;
-    problem->type = type;
+  Links links{.x = first + 4, .b = first + 3, .y = first + 5, .descriptor = first + 2};
+  if (one.type == api::kPointwiseOperation) {
+    const int pointwise = api::kPointwiseDescriptor;
+    links = {.x = pointwise + 1, .b = pointwise + 2, .y = pointwise + 3, .descriptor = pointwise};
+  } else if (one.type == api::kMatmulOperation) {
+    const int a = api::kMatmulA;
+    links = {.x = a, .b = a + 1, .y = a + 2, .descriptor = a + 3};
+  } else if (one.type == api::kReductionOperation) {
+    const int x = api::kReductionX;
+    links = {.x = x, .b = -1, .y = x + 1, .descriptor = x + 2};
+  } else if (one.type == api::kReshapeOperation) {
+    links = {.x = api::kReshapeX, .b = -1, .y = api::kReshapeX + 1, .descriptor = -1};
   }
-  problem->strides = convolution->values.at(api::kConvStrides).numbers;
-  problem->dilations = convolution->values.at(api::kConvDilations).numbers;
-  problem->begins = convolution->values.at(api::kConvPrePads).numbers;
-  problem->ends = convolution->values.at(api::kConvPostPads).numbers;
-  const std::size_t axes = problem->x.size() - 2;
-  for (const auto* list :
-       {&problem->strides, &problem->dilations, &problem->begins, &problem->ends}) {
-    if (list->size() != axes) return kBadParam;
-  }
-  const Problem& p = *problem;
-  if (p.w.size() != p.x.size() || p.y.size() != p.x.size() || p.x[0] != p.y[0] ||
-      p.w[0] != p.y[1] || p.x[1] % p.w[1] != 0 || p.w[0] % (p.x[1] / p.w[1]) != 0) {
+  op.has_b = one.has(links.b);
+  if (!take_tensor(one, links.x, op.x) || !take_tensor(one, links.y, op.y) ||
+      (op.has_b && !take_tensor(one, links.b, op.b))) {
     return kBadParam;
   }
-  for (std::size_t i = 0; i < axes; ++i) {
-    const std::int64_t extent = (p.w[i + 2] - 1) * p.dilations[i] + 1;
-    const std::int64_t room = p.x[i + 2] + p.begins[i] + p.ends[i] - extent;
-    if (room < 0 || room / p.strides[i] + 1 != p.y[i + 2]) return kBadParam;
+  const Descriptor* const described = linked(one, links.descriptor);
+  if (links.descriptor >= 0 && described == nullptr) return kBadParam;
+  if (one.type == api::kPointwiseOperation) {
+    op.mode = static_cast<int>(described->number(api::kPointwiseMode));
+    op.axis = described->number(api::kPointwiseAxis);
+    if (op.mode == api::kReluForward) {
+      const bool keeps_nan = described->number(api::kPointwiseNan) == api::kPropagateNan;
+      if (!keeps_nan || !described->has(api::kPointwiseLow)) return kNotSupported;
+      op.low = described->values.at(api::kPointwiseLow).reals[0];
+      op.high = described->values.at(api::kPointwiseHigh).reals[0];
+    }
+    if (op.mode == api::kSelect && !take_tensor(one, api::kPointwiseCondition, op.condition)) {
+      return kBadParam;
+    }
+  } else if (one.type == api::kReductionOperation) {
+    op.mode = static_cast<int>(described->number(api::kReductionOperator));
+  } else if (links.descriptor == first + 2) {
+    op.strides = described->values.at(api::kConvStrides).numbers;
+    op.dilations = described->values.at(api::kConvDilations).numbers;
+    op.begins = described->values.at(api::kConvPrePads).numbers;
+    op.ends = described->values.at(api::kConvPostPads).numbers;
+    const bool is_wide = described->number(api::kConvCompType) == api::kDataDouble;
+    if (is_wide != (op.x.type == api::kDataDouble)) return kNotSupported;
   }
-  one.problem = std::move(problem);
-  return kOk;
+  return is_consistent(op) ? kOk : kBadParam;
 }
 
-template <class T>
-int convolve(const Problem& p, int engine, const std::array<std::uint64_t, 3>& addresses) {
-  const std::array<std::int64_t, 3> sizes{product(p.x), product(p.w), product(p.y)};
-  std::array<T*, 3> at{};
-  for (std::size_t i = 0; i < 3; ++i) {
-    at[i] = reinterpret_cast<T*>(
-        card_memory(addresses[i], static_cast<std::size_t>(sizes[i]) * sizeof(T)));
-    if (at[i] == nullptr) return kIllegalAddress;
+int finalize_graph(Descriptor& one) {
+  auto operations = std::make_shared<Operations>();
+  const std::size_t count = one.values.at(api::kGraphOperations).pointers.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Descriptor* const operation = linked(one, api::kGraphOperations, i);
+    if (operation == nullptr || operation->operation.type != operation->type) return kBadParam;
+    operations->push_back(operation->operation);
   }
-  const std::size_t result = p.pass == api::kForward ? 2 : p.pass == api::kBackwardData ? 0 : 1;
-  std::vector<double> sums(static_cast<std::size_t>(sizes[result]));
-  const auto value = [&](std::size_t i, std::int64_t element) {
-    const auto number = static_cast<double>(at[i][element]);
-    return engine == kRounds ? std::round(number * 64) / 64 : number;
-  };
-  // Two spatial axes are three with a leading one.
-  const bool is_flat = p.x.size() == 4;
-  const auto axis = [&](const std::vector<std::int64_t>& list, std::size_t i, std::size_t from,
-                        std::int64_t absent) {
-    return is_flat ? (i == 0 ? absent : list[from + i - 1]) : list[from + i];
-  };
-  std::array<std::int64_t, 3> in{}, taps{}, out{};
-  for (std::size_t i = 0; i < 3; ++i) {
-    in[i] = axis(p.x, i, 2, 1);
-    taps[i] = axis(p.w, i, 2, 1);
-    out[i] = axis(p.y, i, 2, 1);
-  }
-  const auto position = [&](std::size_t i, std::int64_t window, std::int64_t tap) {
-    return window * axis(p.strides, i, 0, 1) + tap * axis(p.dilations, i, 0, 1) -
-           axis(p.begins, i, 0, 0);
-  };
-  const std::int64_t groups = p.x[1] / p.w[1];
-  const std::int64_t windows = out[0] * out[1] * out[2];
-  const std::int64_t all_taps = taps[0] * taps[1] * taps[2];
-  for (std::int64_t n = 0; n < p.x[0]; ++n) {
-    for (std::int64_t m = 0; m < p.w[0]; ++m) {
-      const std::int64_t group = m / (p.w[0] / groups);
-      for (std::int64_t c = 0; c < p.w[1]; ++c) {
-        for (std::int64_t o = 0; o < windows; ++o) {
-          for (std::int64_t t = 0; t < all_taps; ++t) {
-            const std::int64_t d = position(0, o / (out[1] * out[2]), t / (taps[1] * taps[2]));
-            const std::int64_t h = position(1, o / out[2] % out[1], t / taps[2] % taps[1]);
-            const std::int64_t w = position(2, o % out[2], t % taps[2]);
-            if (d < 0 || d >= in[0] || h < 0 || h >= in[1] || w < 0 || w >= in[2]) continue;
-            const std::int64_t x =
-                (((n * groups + group) * p.w[1] + c) * in[0] + d) * in[1] * in[2] + h * in[2] + w;
-            const std::int64_t f = (m * p.w[1] + c) * all_taps + t;
-            const std::int64_t y = (n * p.w[0] + m) * windows + o;
-            if (result == 2) sums[static_cast<std::size_t>(y)] += value(0, x) * value(1, f);
-            if (result == 0) sums[static_cast<std::size_t>(x)] += value(2, y) * value(1, f);
-            if (result == 1) sums[static_cast<std::size_t>(f)] += value(2, y) * value(0, x);
-          }
-        }
-      }
-    }
-  }
-  for (std::size_t i = 0; i < sums.size(); ++i) at[result][i] = static_cast<T>(sums[i]);
+  one.operations = std::move(operations);
   return kOk;
 }
 
@@ -266,8 +282,8 @@ int cudnnBackendSetAttribute(void* descriptor, int attribute, int type, std::int
   auto& one = *static_cast<Descriptor*>(descriptor);
   const Attributes& known = attributes_of(one.type);
   const auto expected = known.find(attribute);
-  if (one.is_final || expected == known.end() || expected->second.first != type || count < 1 ||
-      (expected->second.second != 0 && expected->second.second != count)) {
+  if (one.is_final || expected == known.end() || expected->second.type != type || count < 1 ||
+      (expected->second.count != 0 && expected->second.count != count)) {
     return kBadParam;
   }
   Value value{.type = type};
@@ -277,7 +293,13 @@ int cudnnBackendSetAttribute(void* descriptor, int attribute, int type, std::int
         value.numbers.push_back(static_cast<const std::int64_t*>(elements)[i]);
         break;
       case api::kTypeFloat:
-        value.numbers.push_back(static_cast<std::int64_t>(static_cast<const float*>(elements)[i]));
+        value.reals.push_back(static_cast<double>(static_cast<const float*>(elements)[i]));
+        break;
+      case api::kTypeDouble:
+        value.reals.push_back(static_cast<const double*>(elements)[i]);
+        break;
+      case api::kTypeBoolean:
+        value.numbers.push_back(static_cast<const bool*>(elements)[i] ? 1 : 0);
         break;
       case api::kTypePointer:
       case api::kTypeHandle:
@@ -296,7 +318,7 @@ int cudnnBackendFinalize(void* descriptor) {
   ENTER(cudnnBackendFinalize);
   auto& one = *static_cast<Descriptor*>(descriptor);
   for (const auto& [attribute, described] : attributes_of(one.type)) {
-    if (!one.values.contains(attribute)) return kBadParam;
+    if (!described.is_optional && !one.has(attribute)) return kBadParam;
   }
   int status = kOk;
   const Descriptor* before = nullptr;
@@ -307,11 +329,14 @@ int cudnnBackendFinalize(void* descriptor) {
     case api::kForward:
     case api::kBackwardData:
     case api::kBackwardFilter:
+    case api::kPointwiseOperation:
+    case api::kMatmulOperation:
+    case api::kReductionOperation:
+    case api::kReshapeOperation:
       status = finalize_operation(one);
       break;
     case api::kGraph:
-      before = linked(one, api::kGraphOperations);
-      if (before == nullptr) return kBadParam;
+      status = finalize_graph(one);
       break;
     case api::kHeuristic:
       before = linked(one, api::kHeurGraph);
@@ -326,7 +351,7 @@ int cudnnBackendFinalize(void* descriptor) {
     default:
       break;
   }
-  if (before != nullptr) one.problem = before->problem;
+  if (before != nullptr) one.operations = before->operations;
   one.is_final = status == kOk;
   return status;
 }
@@ -338,7 +363,7 @@ int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int
   if (!one.is_final) return kBadParam;
   *count = 0;
   const auto give = [&](Descriptor* other, int engine) {
-    other->problem = one.problem;
+    other->operations = one.operations;
     other->engine = engine;
     other->is_final = true;
     ++*count;
@@ -346,7 +371,7 @@ int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int
   if (one.type == api::kHeuristic && attribute == api::kHeurResults &&
       type == api::kTypeDescriptor) {
     std::vector<int> engines{kPlain};
-    if (one.values.at(api::kHeurMode).numbers[0] == api::kModeA) {
+    if (one.number(api::kHeurMode) == api::kModeA) {
       engines = {kRounds, kNotDeterministic, kNoPlan, kFails, kWithWorkspace};
     }
     for (const int engine : engines) {
@@ -390,34 +415,29 @@ int cudnnBackendExecute(void* handle, void* plan, void* pack) {
   }
   if (planned.engine == kFails) return kExecutionFailed;
   const auto number = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
-  std::array<std::uint64_t, 3> addresses{};
-  const Value& uids = given.values.at(api::kPackUids);
-  for (std::size_t i = 0; i < 3; ++i) {
-    const std::int64_t uid = uids.numbers[i];
-    if (uid < 1 || uid > 3) return kBadParam;
-    addresses[static_cast<std::size_t>(uid - 1)] =
-        number(given.values.at(api::kPackPointers).pointers[i]);
-  }
-  for (const std::uint64_t address : addresses) {
-    if (address == 0 || address % 16 != 0) return kBadParam;
+  std::map<std::int64_t, std::uint64_t> addresses;
+  const std::vector<std::int64_t>& uids = given.values.at(api::kPackUids).numbers;
+  const std::vector<void*>& pointers = given.values.at(api::kPackPointers).pointers;
+  if (uids.size() != pointers.size()) return kBadParam;
+  for (std::size_t i = 0; i < uids.size(); ++i) addresses[uids[i]] = number(pointers[i]);
+  for (const DnnOperation& op : *planned.operations) {
+    for (const DnnTensor* tensor : {&op.x, &op.b, &op.y}) {
+      if (tensor->uid == 0 || tensor->is_virtual) continue;
+      const std::uint64_t address = addresses[tensor->uid];
+      if (address == 0 || (!tensor->is_by_value && address % 16 != 0)) return kBadParam;
+    }
   }
   const std::uint64_t workspace = number(given.values.at(api::kPackWorkspace).pointers[0]);
-  return submit_work(static_cast<Library*>(handle)->stream,
-                     [problem = planned.problem, engine = planned.engine, addresses, workspace] {
-                       if (engine == kWithWorkspace) {
-                         std::byte* const memory = card_memory(workspace, kWorkspace);
-                         if (memory == nullptr) return kIllegalAddress;
-                         std::memset(memory, 0xFF, kWorkspace);
-                       }
-                       switch (problem->type) {
-                         case api::kDataFloat:
-                           return convolve<float>(*problem, engine, addresses);
-                         case api::kDataDouble:
-                           return convolve<double>(*problem, engine, addresses);
-                         default:
-                           return static_cast<int>(kNotSupported);
-                       }
-                     });
+  return submit_work(
+      static_cast<Library*>(handle)->stream,
+      [operations = planned.operations, engine = planned.engine, addresses, workspace] {
+        if (engine == kWithWorkspace) {
+          std::byte* const memory = card_memory(workspace, kWorkspace);
+          if (memory == nullptr) return kIllegalAddress;
+          std::memset(memory, 0xFF, kWorkspace);
+        }
+        return run_operations(*operations, engine == kRounds, addresses);
+      });
 }
 
 }  // extern "C"

@@ -36,12 +36,14 @@ inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long e
 #define OG_ADDRESS(word) ((word) & ~(1ull << 62))
 #define OG_FUNCTION_MEMBER inline
 #define OG_SHARED static
-#define OG_ENTRY(name, words)                                      \
-  static void name##_body(const og_words<words>& a);               \
-  extern "C" {                                                     \
-  int name##_words = words;                                        \
-  void name(const void* parameters) {                              \
-    name##_body(*static_cast<const og_words<words>*>(parameters)); \
-  }                                                                \
-  }                                                                \
-  static void name##_body(const og_words<words>& a)
+#define OG_HANDLE(pointer) ((unsigned long long)(pointer) | 1ull << 62)
+#define OG_ENTRY(name, words)                                             \
+  static void name##_body(const og_words<words + 1>& a);                  \
+  extern "C" {                                                            \
+  int name##_words = words + 1;                                           \
+  void name(const void* parameters) {                                     \
+    const auto& a = *static_cast<const og_words<words + 1>*>(parameters); \
+    if (og_goes_on(a.word[words])) name##_body(a);                        \
+  }                                                                       \
+  }                                                                       \
+  static void name##_body(const og_words<words + 1>& a)
