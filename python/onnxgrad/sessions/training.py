@@ -151,6 +151,7 @@ class TrainingSession(SessionWeights, NotPickled):
         inputs = self._core.inputs
         self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // self._views])
         self._first_trained = {weight.name for weight in self.trained_weights}
+        self._first_values = {} if self._start is None else self._trained_values()
         if not self._is_of_file:
             self._warn_about_patterns([])
 

@@ -127,7 +127,8 @@ bool is_quantized(const Tensor& numbers) {
 
 bool is_zero_point(const ir::Value* value, const ir::Node* reader) {
   return reader != nullptr && reader->inputs.size() == 3 && reader->inputs[2] == value &&
-         (ir::is_op(reader, "DequantizeLinear") || ir::is_op(reader, "QuantizeLinear"));
+         (ir::is_op(reader, {"DequantizeLinear", "QuantizeLinear"}) ||
+          opdef::base_name(reader->domain, reader->op_type) == "FakeQuantize");
 }
 
 // skl2onnx numbers what is passed from one step of a pipeline to the next: "variable2",
