@@ -159,10 +159,9 @@ class Module:
         rank, dtype = self._wanted[name]
         if value.ndim == 2 and value.shape[1] == 1 and rank == 1:
             value = value[:, 0]
-        if value.dtype != dtype and value.dtype.kind not in "US" and dtype.kind == "i":
-            if (value == np.rint(value)).all():
-                value = value.astype(dtype)
-        return value
+        if value.dtype == dtype or dtype.kind != "i" or value.dtype.kind in "US":
+            return value
+        return value.astype(dtype) if (value == np.rint(value)).all() else value
 
     def _train(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         if not self._trained:
