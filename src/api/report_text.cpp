@@ -175,8 +175,8 @@ std::string reasons_text(const Report& report) {
     if (weight.trainable && train::is_quantized(weight)) rounded.push_back(weight.name);
   }
   if (!rounded.empty()) {
-    text = base::printable(fmt::format("trained as rounded numbers: '{}'",
-                                       fmt::join(rounded, "', '"))) +
+    text = base::printable(
+               fmt::format("trained as rounded numbers: '{}'", fmt::join(rounded, "', '"))) +
            "\n";
   }
   for (const auto& [reason, names] : reasons) {
