@@ -58,9 +58,14 @@ void Profiler::record(TimedCall call) {
 
 void Profiler::read_times() {
   for (const TimedCall& call : std::exchange(open_, {})) {
-    const double begin = call.begin->seconds();
-    const double duration = call.end->seconds() - begin;
-    if (!(duration >= 0)) continue;  // an error before it: it has not run
+    double begin = 0;
+    double duration = 0;
+    try {
+      begin = call.begin->seconds();
+      duration = call.end->seconds() - begin;
+    } catch (...) {  // an error before it, which whoever reads results throws: it has not run
+      continue;
+    }
     if (!device_start_s_) device_start_s_ = begin - first_open_s_;
     add(call.kernel,
         {.kernel = call.kernel,
