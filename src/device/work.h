@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "opdef/kernel.h"
@@ -46,6 +47,7 @@ struct Work {
   std::span<const CallPlace> places = {};  ///< one per call; empty: all on stream 0
   /// The uses of each call's arguments; empty: not known.
   std::span<const std::span<const Operand>> operands = {};
+  std::span<const std::string> names = {};  ///< of the calls, for messages; empty: not known
 };
 
 /// Work that a device keeps in a form that it can repeat.

@@ -86,7 +86,8 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         value = value.resolve_conj()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         try:
-            return from_dlpack(value, name)
+            tensor = device_tensor(value, name)
+            return from_dlpack(value, name) if tensor is None else from_native(tensor.to_host())
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise

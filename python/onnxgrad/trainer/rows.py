@@ -118,7 +118,10 @@ def convert(
     if has_sparse(X):
         return sparse_source(core, X, target, numbers, weight)
     origin = None if feeds is None else feeds.origin
-    return _core.Dataset(dict(named_inputs(core, X)), target, numbers, weight, 0, origin)
+    inputs = dict(named_inputs(core, X, in_place=True))
+    placed = {name: one for name, one in inputs.items() if isinstance(one, _core.DeviceTensor)}
+    inputs |= {name: one.to_host() for name, one in placed.items()}  # for checks
+    return _core.Dataset(inputs, target, numbers, weight, 0, origin, placed)
 
 
 def dataset(
