@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "opdef/expr_text.h"
+
 namespace onnxgrad::ops {
 
 using device::cuda::TextKernel;
@@ -40,12 +42,7 @@ OG_FUNCTION og_place og_walk(const og_words<n>& a, int w, og_i64 index) {
 OG_FUNCTION og_i64 og_checked(og_i64 index, og_i64 size, og_u64* board, og_i64 number,
                               og_i64 position) {
   if (index >= -size && index < size) return index < 0 ? index + size : index;
-  if (atomicCAS(board, 0ull, (og_u64)number) == 0) {
-    volatile og_u64* const note = board;
-    note[1] = (og_u64)index;
-    note[2] = (og_u64)position;
-    note[3] = 1;
-  }
+  og_refuse(board, number, index, position);
   return -1;
 }
 )";
@@ -110,18 +107,15 @@ bool append_walk(std::vector<Word>& words, std::vector<WalkAxis> axes) {
 }
 
 std::string typed_text(const std::string& type) {
-  return fmt::format("typedef {} og_T;\n{}", type, kHelpers);
+  return fmt::format("typedef {} og_T;\n{}{}", type, fault_text(), kHelpers);
 }
 
 std::string move_text(std::int64_t bytes) { return typed_text(unsigned_name(bytes)); }
 
 std::string walk_type(DataType dtype) {
-  if (dtype == DataType::kFloat32) return "og_f32";
-  if (dtype == DataType::kFloat64) return "og_f64";
-  if (!is_integer(dtype) || element_bytes(dtype) == 0) return {};
-  const bool is_signed = dtype == DataType::kInt8 || dtype == DataType::kInt16 ||
-                         dtype == DataType::kInt32 || dtype == DataType::kInt64;
-  return fmt::format("og_{}{}", is_signed ? 'i' : 'u', 8 * element_bytes(dtype));
+  const bool has_numbers =
+      is_integer(dtype) || dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+  return has_numbers ? std::string(opdef::text_type(dtype)) : std::string();
 }
 
 std::int64_t unit_of(std::int64_t run_bytes) {
@@ -190,24 +184,18 @@ TextKernel bytes_kernel(const KernelRequest& request, std::int64_t bytes,
       {Word::argument(from_argument), Word::argument(to_argument), Word::of(bytes / unit)});
 }
 
-void CheckedIndices::append(std::vector<Word>& words) const {
-  words.push_back(Word::of(board));
-  words.push_back(Word::of(*number));
-}
-
-CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,
-                               std::vector<std::int64_t> sizes) {
-  device::cuda::Faults& faults = card_of(request)->faults();
+Refusal checked_indices(const KernelRequest& request, std::size_t input,
+                        std::vector<std::int64_t> sizes) {
   const auto raise = [source = index_source(request, input), sizes = std::move(sizes)](
                          std::int64_t value, std::int64_t position) {
     const auto at = static_cast<std::size_t>(position) % std::max<std::size_t>(sizes.size(), 1);
     throw_index_error(value, sizes.empty() ? 0 : sizes[at], source, position);
   };
-  return {.number = faults.add(raise), .board = faults.address()};
+  return refusal(request, raise);
 }
 
 KernelOffer offer_checked(const KernelRequest& request, std::vector<TextKernel> all,
-                          const CheckedIndices& checked, std::string label, std::size_t input,
+                          const Refusal& checked, std::string label, std::size_t input,
                           const std::vector<std::int64_t>& sizes) {
   for (TextKernel& kernel : all) kernel.keeps = checked.number;
   KernelOffer offer;
