@@ -14,6 +14,7 @@
 #include "opdef/fused.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/nn/pool.h"
+#include "ops/nn/window_text_cuda.h"
 
 // Pools as texts: a thread for each result. A gradient is the sum over the windows that read a
 // position, in their order, as on the CPU, which adds to the positions window by window.
@@ -30,29 +31,10 @@ using device::cuda::Word;
 constexpr int kFirstAxis = 7;
 
 constexpr const char* kPrelude = R"(
-struct og_axis {
-  int input, output, kernel, stride, dilation, pad, pad_end;
-};
 struct og_pool {
   og_axis d, h, w;
   og_i64 input, output;
 };
-struct og_place {
-  og_i64 plane;
-  int d, h, w;
-};
-template <class Words>
-OG_FUNCTION og_axis og_axis_at(const Words& a, int first) {
-  og_axis axis;
-  axis.input = (int)a.integer(first);
-  axis.output = (int)a.integer(first + 1);
-  axis.kernel = (int)a.integer(first + 2);
-  axis.stride = (int)a.integer(first + 3);
-  axis.dilation = (int)a.integer(first + 4);
-  axis.pad = (int)a.integer(first + 5);
-  axis.pad_end = (int)a.integer(first + 6);
-  return axis;
-}
 template <class Words>
 OG_FUNCTION og_pool og_pool_of(const Words& a) {
   og_pool p;
@@ -62,16 +44,6 @@ OG_FUNCTION og_pool og_pool_of(const Words& a) {
   p.input = (og_i64)p.d.input * p.h.input * p.w.input;
   p.output = (og_i64)p.d.output * p.h.output * p.w.output;
   return p;
-}
-OG_FUNCTION og_place og_split(og_i64 i, int d, int h, int w) {
-  og_place at;
-  at.w = (int)(i % w);
-  i /= w;
-  at.h = (int)(i % h);
-  i /= h;
-  at.d = (int)(i % d);
-  at.plane = i / d;
-  return at;
 }
 // How many of the first taps of a window read positions below `bound`.
 OG_FUNCTION int og_taps_below(const og_axis& axis, int window, int bound) {
@@ -116,7 +88,7 @@ OG_KERNEL(og_max_pool, 28) {
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
     const og_place o = og_split(i, p.d.output, p.h.output, p.w.output);
-    const og_t* const plane = x + o.plane * p.input;
+    const og_t* const plane = x + o.outer * p.input;
     og_i64 best = -1;
     int best_d = 0, best_h = 0, best_w = 0;
     og_t most = 0;
@@ -141,7 +113,7 @@ OG_KERNEL(og_max_pool, 28) {
     if (a.integer(2) != 0) a.pointer<og_t>(2)[i] = most;
     if (a.integer(3) == 0) continue;
     if (a.integer(6) != 0) best = best_d + p.d.input * (best_h + (og_i64)p.h.input * best_w);
-    a.pointer<og_i64>(3)[i] = o.plane * p.input + best;
+    a.pointer<og_i64>(3)[i] = o.outer * p.input + best;
   }
 }
 )";
@@ -156,13 +128,13 @@ OG_KERNEL(og_max_pool_grad, 28) {
     const og_place at = og_split(i, p.d.input, p.h.input, p.w.input);
     og_i64 index = i;
     if (a.integer(6) != 0) {
-      index = at.plane * p.input + at.d + p.d.input * (at.h + (og_i64)p.h.input * at.w);
+      index = at.outer * p.input + at.d + p.d.input * (at.h + (og_i64)p.h.input * at.w);
     }
     og_t sum = 0;
     for (int d = og_first_window(p.d, at.d); d < og_end_window(p.d, at.d); ++d) {
       for (int h = og_first_window(p.h, at.h); h < og_end_window(p.h, at.h); ++h) {
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
-          const og_i64 o = at.plane * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 o = at.outer * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
           if (indices[o] == index) sum = sum + dy[o];
         }
       }
@@ -178,7 +150,7 @@ OG_KERNEL(og_average_pool, 28) {
   const og_pool p = og_pool_of(a);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
     const og_place o = og_split(i, p.d.output, p.h.output, p.w.output);
-    const og_t* const plane = x + o.plane * p.input;
+    const og_t* const plane = x + o.outer * p.input;
     og_t sum = 0;
     for (int j = og_first_tap(p.d, o.d); j < og_end_tap(p.d, o.d); ++j) {
       const og_i64 d = og_position(p.d, o.d, j);
@@ -207,7 +179,7 @@ OG_KERNEL(og_average_pool_grad, 28) {
         if (!og_reads(p.h, h, at.h)) continue;
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
           if (!og_reads(p.w, w, at.w)) continue;
-          const og_i64 o = at.plane * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
+          const og_i64 o = at.outer * p.output + ((og_i64)d * p.h.output + h) * p.w.output + w;
           sum = sum + dy[o] / (og_t)og_divisor(p, d, h, w, a.integer(5) != 0);
         }
       }
@@ -305,12 +277,13 @@ opdef::KernelOffer offer_pool(const opdef::KernelRequest& request, std::size_t x
                                       axis.dilation, axis.pad_begin, axis.pad_end}) {
       constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 4;
       if (number > kMost) return opdef::KernelOffer::decline("more than 2^29 positions");
-      words.push_back(Word::of(number));
     }
+    append_window(words, axis);
   }
   static_assert(kFirstAxis == 7);
-  const std::string text = fmt::format(
-      "typedef {} og_t;\n{}{}", element_type(request.inputs[0].dtype), kPrelude, kernel.text);
+  const std::string text =
+      fmt::format("typedef {} og_t;\n{}{}{}", element_type(request.inputs[0].dtype), window_text(),
+                  kPrelude, kernel.text);
   opdef::KernelOffer offer;
   offer.kernel =
       elements == 0
