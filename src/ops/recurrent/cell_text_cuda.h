@@ -36,7 +36,7 @@ enum CellWord : int {
   kWordDM,      ///< backward of GRU: dm, or q = r y' without m, [D, T, N, H]
   kWordDInitialH,
   kWordDInitialC,
-  kWordCells,  ///< lengths that are refused, and the number
+  kWordCells,  ///< for lengths that are refused
   kWordRecord,
   kWordSteps,
   kWordBatch,
