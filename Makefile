@@ -77,7 +77,7 @@ test-device: build ## all Python tests with the simulated device in place of the
 cuda-cases: build
 	@shards=(); for i in $$(seq 0 $$(($(jobs) - 1))); do \
 	  $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
-	    build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda*/*' & shards+=($$!); done; \
+	    build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda*' & shards+=($$!); done; \
 	failed=0; for shard in "$${shards[@]}"; do wait $$shard || failed=1; done; exit $$failed
 
 test-cuda-standins: cuda-cases ## all operator cases, and Python's tests of training, on stand-ins of NVIDIA's libraries
@@ -96,6 +96,7 @@ test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN a
 	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test \
 	  onnxgrad_standin_driver onnxgrad_standin_nvrtc onnxgrad_standin_cublaslt onnxgrad_standin_cudnn
 	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
+	  ONNXGRAD_STANDIN_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all --param=asan-stack=0' \
 	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
 
 cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
