@@ -134,7 +134,7 @@ bool fits_one_block(const std::vector<Launched>& launches) {
   std::map<Handle, std::int64_t> shared;  // of functions
   for (const auto& [kernel, args, is_guarded] : launches) {
     const Handle function = kernel.module->function(kernel.name);
-    shared.try_emplace(function, shared_bytes(function));
+    if (!shared.contains(function)) shared.emplace(function, shared_bytes(function));
     const std::int64_t blocks = product(kernel.grid);
     const std::int64_t threads = product(kernel.block);
     if (blocks > kMostBlocks || threads > kMostThreads || kernel.shared_bytes > 0) return false;

@@ -70,10 +70,8 @@ struct Word {
   static Word of(double value) { return {.kind = Kind::kReal, .real = value}; }
 };
 
-/// Threads that a block has at most: with this bound a thread may use 255 registers. Texts of
-/// larger blocks begin with block_threads_text().
+/// Threads that a block has at most: with this bound a thread may use 255 registers.
 inline constexpr unsigned kMostThreads = 256;
-std::string block_threads_text(unsigned most);
 
 /// A launch of a kernel.
 struct TextKernel {

@@ -162,16 +162,10 @@ class Launches {
     return words;
   }
 
-  // Long sums are split among more threads.
   TextKernel& steps(const char* name, std::vector<Word> words) {
-    constexpr std::int64_t kFewUnits = 64;
-    const unsigned parts = s_.hidden < kFewUnits ? 1 : 4;
-    TextKernel kernel = text_kernel(request_,
-                                    type_ + device::cuda::block_threads_text(256 * parts) +
-                                        fmt::format("enum {{ og_parts = {} }};\n", parts) +
-                                        cell_text(plan_.attributes.cell),
-                                    name, std::move(words));
-    kernel.block[0] = 256 * parts;
+    TextKernel kernel =
+        text_kernel(request_, type_ + cell_text(plan_.attributes.cell), name, std::move(words));
+    kernel.block[0] = device::cuda::kMostThreads;
     kernel.grid[0] =
         static_cast<unsigned>(s_.directions * ceil_div(s_.batch, std::int64_t{kCellRows}));
     launches_.push_back(std::move(kernel));

@@ -14,7 +14,7 @@ enum {
   og_dYc, og_out_y, og_out_yh, og_out_yc, og_h, og_c, og_side, og_before, og_dgates, og_dm,
   og_dinitial_h, og_dinitial_c, og_cells, og_record, og_steps, og_batch, og_hidden, og_directions,
   og_reverse, og_linear, og_coupled, og_clip, og_acts, og_count = og_acts + 18,
-  og_rows = 4, og_threads = 256 * og_parts
+  og_rows = 4, og_threads = 256
 };
 
 // Functions in the order of Act (ops/recurrent/cell.h).
@@ -77,40 +77,31 @@ OG_FUNCTION og_function og_function_of(const W& a, og_i64 d, int i, bool clips) 
 
 // c[r, m] = start[r, m] + bias[m] + sum over k of a[r, k] b[k, m], for the rows of a block; start
 // and bias may be absent, start may be c.
-OG_FUNCTION_APART void og_times(const og_t* a, og_i64 a_row, const og_t* b, og_i64 b_row, og_i64 depth,
-                          og_i64 columns, og_i64 rows, og_t* c, og_i64 c_row, const og_t* start,
-                          const og_t* bias) {
-  OG_SHARED og_t tile[og_rows][256];
-  OG_SHARED og_t sums[og_parts][og_rows][256];
-  const int lane = threadIdx.x % 256, part = threadIdx.x / 256;
-  for (og_i64 first = 0; first < columns; first += 256) {
+OG_FUNCTION_APART void og_times(const og_t* a, og_i64 a_row, const og_t* b, og_i64 b_row,
+                                og_i64 depth, og_i64 columns, og_i64 rows, og_t* c, og_i64 c_row,
+                                const og_t* start, const og_t* bias) {
+  OG_SHARED og_t tile[og_rows][og_threads];
+  const int lane = threadIdx.x;
+  for (og_i64 first = 0; first < columns; first += og_threads) {
     const og_i64 m = first + lane;
     og_t sum[og_rows];
     for (int r = 0; r < og_rows; ++r) sum[r] = 0;
-    for (og_i64 from = 0; from < depth; from += 256) {
-      const int span = depth - from < 256 ? (int)(depth - from) : 256;
+    for (og_i64 from = 0; from < depth; from += og_threads) {
+      const int span = depth - from < og_threads ? (int)(depth - from) : og_threads;
       __syncthreads();
-      for (int r = part; r < og_rows; r += og_parts) {
+      for (int r = 0; r < og_rows; ++r) {
         tile[r][lane] = r < rows && lane < span ? a[r * a_row + from + lane] : (og_t)0;
       }
       __syncthreads();
       if (m >= columns) continue;
-      const int end = span * (part + 1) / og_parts;
       const og_t* line = b + from * b_row + m;
-#pragma unroll 8
-      for (int k = span * part / og_parts; k < end; ++k) {
+#pragma unroll 16
+      for (int k = 0; k < span; ++k) {
         const og_t factor = line[k * b_row];
         for (int r = 0; r < og_rows; ++r) sum[r] = og_fma(tile[r][k], factor, sum[r]);
       }
     }
-    if (og_parts > 1) {
-      for (int r = 0; r < og_rows; ++r) sums[part][r][lane] = sum[r];
-      __syncthreads();
-      for (int p = 1; p < og_parts && part == 0; ++p) {
-        for (int r = 0; r < og_rows; ++r) sum[r] = sum[r] + sums[p][r][lane];
-      }
-    }
-    for (int r = 0; r < og_rows && part == 0 && r < rows && m < columns; ++r) {
+    for (int r = 0; r < og_rows && r < rows && m < columns; ++r) {
       const og_t before = start == 0 ? (og_t)0 : start[r * c_row + m];
       c[r * c_row + m] = before + (bias == 0 ? sum[r] : sum[r] + bias[m]);
     }

@@ -53,8 +53,7 @@ enum CellWord : int {
 /// Sequences of a block.
 inline constexpr int kCellRows = 4;
 
-/// Text of og_forward and og_backward of a cell. The types og_t and og_parts, into how many parts
-/// sums over k are split, precede it; a block has 256 og_parts threads.
+/// Text of og_forward and og_backward of a cell. The type og_t precedes it.
 std::string cell_text(Cell cell);
 
 /// Text of og_transpose (from, to, matrices, rows and columns of `to`), og_bias (gates, B, rows of

@@ -238,9 +238,9 @@ KernelOffer offer_kind(const KernelRequest& request, const Kind& kind, std::stri
   return offer;
 }
 
-constexpr std::string_view kFloats = " float double ";
-constexpr std::string_view kNumbers = " float double og_i64 og_i32 og_u64 og_u32 ";
-constexpr std::string_view kOrdered = " float double og_i64 og_i32 og_u64 og_u32 og_i8 og_u8 ";
+constexpr std::string_view kFloats = " og_f32 og_f64 ";
+constexpr std::string_view kNumbers = " og_f32 og_f64 og_i64 og_i32 og_u64 og_u32 ";
+constexpr std::string_view kOrdered = " og_f32 og_f64 og_i64 og_i32 og_u64 og_u32 og_i8 og_u8 ";
 
 bool is_float(const KernelRequest& request) {
   return request.inputs[0].dtype == DataType::kFloat32 ||
