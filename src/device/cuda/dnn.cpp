@@ -215,7 +215,7 @@ std::optional<DnnPlan> plan_of(const Owned& config, Handle handle) {
 
 std::string dnn_key_of(const Context& context, const DnnConvSpec& spec) {
   return fmt::format("cudnn {} {} {}: {} {} {} {} {} {} {} {} {} {} {}", dnn().GetVersion(),
-                     context.name(), context.architecture(), static_cast<int>(spec.pass),
+                     context.name(), context.capability(), static_cast<int>(spec.pass),
                      dnn_type(spec.dtype), fmt::join(spec.x, ","), fmt::join(spec.w, ","),
                      fmt::join(spec.y, ","), fmt::join(spec.strides, ","),
                      fmt::join(spec.dilations, ","), fmt::join(spec.pads_begin, ","),
