@@ -29,21 +29,25 @@ class SimulatedEvent final : public Event {
 
   bool is_done() const override { return parts_->schedule.is_done(*task_); }
   void wait() const override {
-    ++parts_->num_waits;
-    const std::exception_ptr error = parts_->schedule.wait({&task_, 1});
-    if (error) std::rethrow_exception(error);
+    if (const std::exception_ptr error = reach_or_drop()) std::rethrow_exception(error);
   }
   double seconds_after(const Event& earlier) const override {
     const auto& before = static_cast<const SimulatedEvent&>(earlier);
-    before.wait();
-    wait();
+    before.reach_or_drop();
+    reach_or_drop();
     return at_s_ - before.at_s_;
   }
 
  private:
+  // Returns the error for which the point was not reached.
+  std::exception_ptr reach_or_drop() const {
+    ++parts_->num_waits;
+    return parts_->schedule.wait({&task_, 1});
+  }
+
   std::shared_ptr<SimulatedParts> parts_;
   TaskRef task_;
-  double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached
+  double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached, or dropped
 };
 
 struct SimulatedRecording final : Recording {
