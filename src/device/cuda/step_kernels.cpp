@@ -135,9 +135,9 @@ TextKernel text_of_copy(const void* data) {
                  bytes / 4);
 }
 
-template <TextKernel (*text)(const void* data)>
+template <TextKernel (*kText)(const void* data)>
 void launch_text(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
-  launch_text_kernel(text(data), args, launch);
+  launch_text_kernel(kText(data), args, launch);
 }
 
 void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
