@@ -130,8 +130,8 @@ class PassOptions(TypedDict, total=False):
         with L-BFGS. See `TrainingSession`.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -261,8 +261,8 @@ class SessionOptions(TypedDict, total=False):
         without weights to train too.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
@@ -493,8 +493,8 @@ class TrainerOptions(TypedDict, total=False):
         with L-BFGS. See `TrainingSession`.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.

@@ -154,8 +154,8 @@ class EstimatorParameters(Parameters):
         Seed of weights, shuffling, the validation split and random operators.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.
@@ -371,8 +371,8 @@ class ClassifierParameters(EstimatorParameters):
         Seed of weights, shuffling, the validation split and random operators.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     threads : int, default=None
         Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
         with threadpoolctl.

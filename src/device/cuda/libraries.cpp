@@ -45,6 +45,10 @@ const Library kDnnLibrary{.names = {"libcudnn.so.9"},
                           .purpose = "cuDNN",
                           .install = "Install it with 'pip install nvidia-cudnn-cu13'."};
 
+const Library kNcclLibrary{.names = {"libnccl.so.2"},
+                           .purpose = "NCCL",
+                           .install = "Install it with 'pip install nvidia-nccl-cu13'."};
+
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
   std::string_view rest = list == nullptr ? "" : list;
@@ -194,6 +198,16 @@ Dnn load_dnn() {
   return table;
 }
 
+Nccl load_nccl() {
+  const Library& described = kNcclLibrary;
+  void* const library = open(described);
+  Nccl table;
+  ONNXGRAD_CUDA_NCCL(ONNXGRAD_CUDA_LOAD)
+  load(library, described, table.GetErrorString, "ncclGetErrorString");
+  load(library, described, table.GetLastError, "ncclGetLastError");
+  return table;
+}
+
 #undef ONNXGRAD_CUDA_LOAD
 
 // Message of the exception that loading a library throws; empty: there is none.
@@ -231,6 +245,11 @@ std::string blas_lt_problem() {
 
 const Dnn& dnn() {
   static const Dnn loaded = load_dnn();
+  return loaded;
+}
+
+const Nccl& nccl() {
+  static const Nccl loaded = load_nccl();
   return loaded;
 }
 

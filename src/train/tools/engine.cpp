@@ -91,7 +91,7 @@ void add_memory(MemoryReport& report, const runtime::Executor& executor) {
 }
 
 Backend backend_for(const EngineOptions& options) {
-  Backend result{.engine = engine_on(options.device),
+  Backend result{.engine = engine_on(options.device, options.warn),
                  .options = {.threads = thread_count(options),
                              .seed = options.seed,
                              .fuse = options.fuse,
