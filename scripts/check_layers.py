@@ -87,7 +87,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},
     "trainer": {"distributed", "run_folder"},
-    "cli": {"gradient_checks", "graphs", "trainer"},
+    "cli": {"devices", "gradient_checks", "graphs", "trainer"},
     "ray": {"distributed"},
     "sklearn": {"graphs", "trainer"},
     "compat": {"devices", "graph_pictures", "graphs", "sklearn", "trainer"},

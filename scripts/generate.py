@@ -118,6 +118,8 @@ def generated_files() -> dict[Path, str]:
     files[PACKAGE / "trainer" / "described.py"] = _fit_module()
     files[PACKAGE / "session_options" / "described.py"] = session_module()
     files[PACKAGE / "sklearn" / "described.py"] = estimator_module()
+    cards = ROOT / "docs" / "cuda.md"
+    files[cards] = _replaced(cards.read_text(encoding="utf-8"), "what runs where", _cards())
     sessions = ROOT / "docs" / "sessions.md"
     text = sessions.read_text(encoding="utf-8")
     files[sessions] = _replaced(text, "options of a session", session_table())
@@ -309,6 +311,20 @@ def _metrics() -> str:
         of = "classes" if one.is_of_classes else "numbers"
         better = "larger" if one.is_larger_better else "smaller"
         lines.append(f"| `{one.name}` | {of} | {better} | {one.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cards() -> str:
+    table = [one for one in _core.operator_table() if one.has_kernel]
+    on_cards = [one for one in table if one.is_on_cards]
+    on_cpu: dict[str, list[str]] = {}
+    for one in table:
+        if not one.is_on_cards:
+            on_cpu.setdefault(one.domain or "ai.onnx", []).append(one.op_type)
+    lines = ["| on | operators with kernels |", "| --- | --- |"]
+    lines.append(f"| cards | {len(on_cards)} of {len(table)}: all but those below |")
+    for domain, names in sorted(on_cpu.items()):
+        lines.append(f"| the CPU, of {domain} | {', '.join(names)} |")
     return "\n".join(lines) + "\n"
 
 

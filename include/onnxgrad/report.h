@@ -28,6 +28,7 @@ struct OperatorInfo {
   bool is_lowered = false;     ///< written by other operators when a model is loaded
   bool has_zero_grad = false;  ///< piecewise constant
   bool has_kernel = false;     ///< has a kernel, is element-wise, or is a view
+  bool is_on_cards = false;    ///< the same of cards of NVIDIA; else the CPU runs it
 };
 
 /// Every operator that files may hold and the engine has a record of, sorted by domain and name.

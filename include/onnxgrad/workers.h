@@ -10,6 +10,13 @@ namespace dist {
 class Communicator;  ///< the connection to the other workers
 }
 
+/// The way on which devices other than the CPU exchange gradients with those of other workers.
+enum class DeviceExchange : std::uint8_t {
+  kDirect,   ///< by the device's own library (NCCL between cards), in an order of its own
+  kOrdered,  ///< by that library, and sums are taken in the order of ranks, as on the CPU
+  kHost,     ///< through the memory of the host, as messages
+};
+
 /// Data-parallel training: each of several workers computes its rows of every batch, and the
 /// results are combined to those of a single worker; see docs/distributed.md. All workers make the
 /// same calls with the same arguments.
@@ -31,6 +38,7 @@ struct WorkerOptions {
   std::int64_t sync_every = 1;
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
+  DeviceExchange exchange = DeviceExchange::kDirect;
 };
 
 }  // namespace onnxgrad

@@ -26,7 +26,8 @@ void bind_report(nb::module_& module) {
       .def_ro("has_rule", &OperatorInfo::has_rule)
       .def_ro("is_lowered", &OperatorInfo::is_lowered)
       .def_ro("has_zero_grad", &OperatorInfo::has_zero_grad)
-      .def_ro("has_kernel", &OperatorInfo::has_kernel);
+      .def_ro("has_kernel", &OperatorInfo::has_kernel)
+      .def_ro("is_on_cards", &OperatorInfo::is_on_cards);
   nb::class_<MissingGradientInfo>(module, "MissingGradientInfo")
       .def_ro("op_type", &MissingGradientInfo::op_type)
       .def_ro("node", &MissingGradientInfo::node)

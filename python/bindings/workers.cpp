@@ -68,17 +68,18 @@ void bind_workers(nb::module_& module) {
           "__init__",
           [](WorkerOptions* place, const Workers& workers, bool as_bfloat16,
              bool sync_normalization, std::int64_t zero, std::int64_t sync_every,
-             double outer_learning_rate, double outer_momentum) {
+             double outer_learning_rate, double outer_momentum, int exchange) {
             new (place) WorkerOptions{.communicator = workers.communicator,
                                       .as_bfloat16 = as_bfloat16,
                                       .sync_normalization = sync_normalization,
                                       .shares_update = zero > 0,
                                       .sync_every = sync_every,
                                       .outer_learning_rate = outer_learning_rate,
-                                      .outer_momentum = outer_momentum};
+                                      .outer_momentum = outer_momentum,
+                                      .exchange = static_cast<DeviceExchange>(exchange)};
           },
           "workers"_a, "bfloat16"_a, "sync_normalization"_a, "zero"_a, "sync_every"_a, "outer_lr"_a,
-          "outer_momentum"_a);
+          "outer_momentum"_a, "exchange"_a);
   module.def("connect_workers", &connect, "transport"_a, "timeout_s"_a, "library_folders"_a,
              "Connects this process with the others of its job.", Unlocked());
 }

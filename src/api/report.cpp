@@ -11,6 +11,7 @@
 #include "ir/uses.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
+#include "ops/builtin.h"
 #include "train/data/targets.h"
 #include "train/graphs/outputs.h"
 #include "train/graphs/training_graph.h"
@@ -42,6 +43,18 @@ bool has_kernel(const OperatorName& name) {
          !engine.kernels.offers(domain, op_type).empty() ||
          engine.kernels.dynamic(domain, op_type) != nullptr ||
          engine.kernels.dynamic(ir::kFusedDomain, op_type) != nullptr;
+}
+
+bool is_on_cards(const OperatorName& name) {
+  static const auto kernels = [] {
+    auto made = std::make_unique<opdef::KernelRegistry>();
+    ops::register_builtin_cuda_kernels(*made);
+    return made;
+  }();
+  const auto& [domain, op_type] = name;
+  const opdef::OpDef* def = train::builtin_ops().find(domain, op_type);
+  return (def != nullptr && (def->expression != nullptr || def->is_view())) ||
+         !kernels->offers(domain, op_type).empty();
 }
 
 bool can_run(const OperatorName& name, const ir::Model& working) {
@@ -246,7 +259,8 @@ std::vector<OperatorInfo> operator_table() {
                      .has_rule = def->vjp != nullptr,
                      .is_lowered = def->lower != nullptr,
                      .has_zero_grad = def->zero_gradient,
-                     .has_kernel = has_kernel(name)});
+                     .has_kernel = has_kernel(name),
+                     .is_on_cards = is_on_cards(name)});
   }
   return table;
 }

@@ -32,6 +32,9 @@ struct DevicePlugin {
   /// only if it can run functions of the host on its memory. Operators that get no kernel run on
   /// the CPU.
   void (*register_kernels)(const opdef::KernelRegistry& cpu, opdef::KernelRegistry& own);
+  /// The device of one of several processes of a job on this host, if its user names none. Throws:
+  /// DeviceError (there are too few). nullptr: the first one, for all.
+  int (*index_of_rank)(int local_rank) = nullptr;
 };
 
 /// Name and type of the function that a plugin exports.

@@ -64,8 +64,8 @@ class Event {
   /// Waits on the host until the point is reached. Throws: the error of work before it, on devices
   /// that know whose it is; others throw in Stream::synchronize.
   virtual void wait() const = 0;
-  /// Seconds of the device from another point, of the same device, to this one; waits for both, and
-  /// throws as wait() does. Both from Stream::mark(true).
+  /// Seconds of the device from another point, of the same device, to this one; waits for both.
+  /// NaN: one was not reached, because of an error. Both from Stream::mark(true).
   virtual double seconds_after(const Event& earlier) const = 0;
 };
 

@@ -173,6 +173,18 @@ void Communicator::progress() {
   for (std::size_t i = active_.size(); i > 0; --i) active_[i - 1]->advance();
 }
 
+void Communicator::check_ranks() {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    try {
+      transport_->check_peer(peer);
+    } catch (const DeviceError& error) {
+      throw DeviceError({.what = fmt::format("{}: {}", rank_name(peer), error.problem().what),
+                         .hint = error.problem().hint});
+    }
+  }
+}
+
 void Communicator::abort(int exit_code, std::string_view reason) noexcept {
   broken_ = true;
   transport_->abort(exit_code, reason);

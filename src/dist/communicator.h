@@ -148,6 +148,9 @@ class Communicator {
   /// Moves all started collectives on: the back ends do nothing by themselves. A call that finds
   /// none costs nothing. Throws: as Collective::test.
   void progress();
+  /// Looks for ranks that have ended, as far as the transport sees that: MPI ends the whole job
+  /// itself. Throws: DeviceError, naming one.
+  void check_ranks();
   /// Totals of all collectives so far: bytes sent by this rank, and seconds in Collective::wait().
   std::int64_t bytes_sent() const { return bytes_sent_; }
   double seconds_waited() const { return seconds_waited_; }

@@ -128,6 +128,13 @@ class TcpTransport final : public Transport {
     poll(polled_.data(), polled_.size(), 1);
   }
 
+  void check_peer(int peer) override {
+    Peer& other = of(peer);
+    read(other);
+    if (other.lost.empty()) return;
+    throw DeviceError({.what = other.lost, .hint = "Look at the output of that rank."});
+  }
+
   void cancel(Request& request) noexcept override {
     if (request == nullptr) return;
     auto* const message = static_cast<TcpMessage*>(request);

@@ -44,6 +44,9 @@ class Transport {
   /// Sleeps for this time, or less if the system has news: nothing advances meanwhile, and the core
   /// is free for others.
   virtual void idle(double seconds);
+  /// Throws: DeviceError, if a message to or from this rank can come no more, as far as the back
+  /// end sees that; `peer` is not this rank.
+  virtual void check_peer(int /*peer*/) {}
   /// Cancels a message whose bytes are about to be freed; sets it to null. Never throws.
   virtual void cancel(Request& request) noexcept = 0;
   /// Ends the job on all ranks, as far as the back end can: with processes this does not return.

@@ -34,6 +34,7 @@ Collective Collective::read(const ir::Node& node) {
           .is_conditional = node.int_attribute("conditional", 0) != 0,
           .is_for_others = ir::runs_for_others(node),
           .as_bfloat16 = node.int_attribute("bfloat16", 0) != 0,
+          .route = static_cast<Route>(node.int_attribute("route", 0)),
           .rank = node.int_attribute("rank", 0),
           .sizes = node.ints_attribute("sizes"),
           .bounds = node.ints_attribute("bounds")};
@@ -44,6 +45,7 @@ std::vector<ir::Attribute> Collective::attributes() const {
           {.name = "conditional", .value = std::int64_t{is_conditional}},
           {.name = std::string(ir::kForOthers), .value = std::int64_t{is_for_others}},
           {.name = "bfloat16", .value = std::int64_t{as_bfloat16}},
+          {.name = "route", .value = static_cast<std::int64_t>(route)},
           {.name = "rank", .value = rank},
           {.name = "sizes", .value = sizes},
           {.name = "bounds", .value = bounds}};

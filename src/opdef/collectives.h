@@ -34,7 +34,11 @@ struct Collective {
   /// workers differ in what they update.
   bool is_for_others = false;
   bool as_bfloat16 = false;  ///< float32 is sent as bfloat16; sums are taken in float32
-  std::int64_t rank = 0;     ///< this worker
+  /// Way of devices that exchange data themselves: sums in an order of their own, or in that of
+  /// ranks, as on the host; or they leave it to the host.
+  enum class Route : std::uint8_t { kDirect, kOrdered, kHost };
+  Route route = Route::kDirect;
+  std::int64_t rank = 0;  ///< this worker
   /// Numbers of elements of each x, and bounds of the elements, one x after another, that worker r
   /// owns: [bounds[r], bounds[r + 1]). Empty for AllReduce.
   std::vector<std::int64_t> sizes = {};

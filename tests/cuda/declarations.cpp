@@ -6,6 +6,7 @@
 #include <cublasLt.h>
 #include <cuda.h>
 #include <cudnn.h>
+#include <nccl.h>
 #include <nvrtc.h>
 
 #include <type_traits>
@@ -13,6 +14,7 @@
 #include "device/cuda/api.h"
 #include "device/cuda/blas_lt_api.h"
 #include "device/cuda/dnn_api.h"
+#include "device/cuda/nccl_api.h"
 
 namespace {
 
@@ -57,6 +59,19 @@ ONNXGRAD_CUDA_DNN(CHECK_DNN)
 static_assert(SameAbi<decltype(own::Dnn::GetVersion), decltype(&cudnnGetVersion)>::value);
 static_assert(SameAbi<decltype(own::Dnn::GetErrorString), decltype(&cudnnGetErrorString)>::value);
 
+#define CHECK_NCCL(member, symbol, ...) \
+  static_assert(SameAbi<decltype(own::Nccl::member), decltype(&::symbol)>::value, #symbol);
+ONNXGRAD_CUDA_NCCL(CHECK_NCCL)
+static_assert(SameAbi<decltype(own::Nccl::GetErrorString), decltype(&ncclGetErrorString)>::value);
+static_assert(SameAbi<decltype(own::Nccl::GetLastError), decltype(&ncclGetLastError)>::value);
+static_assert(sizeof(own::NcclUniqueId) == sizeof(ncclUniqueId));
+static_assert(offsetof(own::NcclConfig, magic) == offsetof(ncclConfig_t, magic));
+static_assert(offsetof(own::NcclConfig, version) == offsetof(ncclConfig_t, version));
+static_assert(offsetof(own::NcclConfig, blocking) == offsetof(ncclConfig_t, blocking));
+static_assert(offsetof(own::NcclConfig, net_name) == offsetof(ncclConfig_t, netName));
+static_assert(offsetof(own::NcclConfig, split_share) == offsetof(ncclConfig_t, splitShare));
+static_assert(own::NcclConfig::kUnset == NCCL_CONFIG_UNDEF_INT);
+
 static_assert(sizeof(own::DevicePointer) == sizeof(CUdeviceptr));
 #define CHECK_VALUE(ours, theirs) \
   static_assert(static_cast<int>(own::ours) == static_cast<int>(theirs), #theirs);
@@ -78,6 +93,11 @@ CHECK_VALUE(kNonBlocking, CU_STREAM_NON_BLOCKING)
 CHECK_VALUE(kDisableTiming, CU_EVENT_DISABLE_TIMING)
 CHECK_VALUE(kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
 
+CHECK_VALUE(kNcclInProgress, ncclInProgress)
+CHECK_VALUE(kNcclInt8, ncclInt8)
+CHECK_VALUE(kNcclFloat32, ncclFloat32)
+CHECK_VALUE(kNcclFloat64, ncclFloat64)
+CHECK_VALUE(kNcclSum, ncclSum)
 CHECK_VALUE(kReal32F, CUDA_R_32F)
 CHECK_VALUE(kReal64F, CUDA_R_64F)
 CHECK_VALUE(kReal16F, CUDA_R_16F)

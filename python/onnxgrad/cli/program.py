@@ -199,12 +199,19 @@ def launch(
         list[str] | None,
         typer.Option(metavar="OPTION", help="A further option of mpirun; may be given repeatedly."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DEVICE",
+            help="Device of all processes; cuda: each has the card of its number on its host.",
+        ),
+    ] = None,
 ) -> None:
     """Start a command on several processes that train together."""
     from onnxgrad.cli.launching import LaunchOptions
     from onnxgrad.cli.launching import launch as start
 
-    options = LaunchOptions(ranks, hosts, restarts, transport, mpirun, mpirun_option or [])
+    options = LaunchOptions(ranks, hosts, restarts, transport, mpirun, mpirun_option or [], device)
     raise typer.Exit(start(command, options))
 
 

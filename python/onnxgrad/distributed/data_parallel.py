@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Literal
 
 from onnxgrad import _core
-from onnxgrad.base.checks import flag, positive_int, real_number, shown
+from onnxgrad.base.checks import (
+    flag,
+    plain_text,
+    positive_int,
+    real_number,
+    shown,
+    unknown_name,
+)
 from onnxgrad.distributed.workers import Workers, connect
 from onnxgrad.errors import OptionError
 
 __all__ = ["DataParallel", "DataParallelLike", "as_data_parallel"]
+
+
+# In the order of DeviceExchange.
+_EXCHANGES = ["direct", "ordered", "host"]
 
 
 class DataParallel:
@@ -34,6 +45,10 @@ class DataParallel:
         with Nesterov's momentum: for slow networks.
     outer_lr, outer_momentum : float, default=0.7, 0.9
         Of that optimizer.
+    exchange : {"direct", "ordered", "host"}, default="direct"
+        How cards exchange gradients: by NCCL, which adds up in an order of its own; by NCCL, but
+        added up in the order of the workers, with the bits of the other transports; through the
+        memory of the host, as the CPU does.
 
     References
     ----------
@@ -55,6 +70,7 @@ class DataParallel:
         sync_every: int = 1,
         outer_lr: float = 0.7,
         outer_momentum: float = 0.9,
+        exchange: Literal["direct", "ordered", "host"] = "direct",
     ) -> None:
         if isinstance(workers, str) and workers != "auto":
             raise OptionError(
@@ -81,6 +97,9 @@ class DataParallel:
         self.sync_every = positive_int("sync_every", sync_every)
         self.outer_lr = real_number("outer_lr", outer_lr, open_minimum=True)
         self.outer_momentum = real_number("outer_momentum", outer_momentum)
+        self.exchange = plain_text("exchange", exchange, "direct")
+        if self.exchange not in _EXCHANGES:
+            raise unknown_name("exchange", self.exchange, _EXCHANGES)
 
     def __repr__(self) -> str:
         return (
@@ -103,6 +122,7 @@ class DataParallel:
             self.sync_every,
             self.outer_lr,
             self.outer_momentum,
+            _EXCHANGES.index(self.exchange),
         )
 
 

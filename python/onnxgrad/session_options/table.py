@@ -469,8 +469,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "str",
         _ENGINE,
         'Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first '
-        "one other than the CPU, if there is one; None means that of the environment variable "
-        "``ONNXGRAD_DEVICE``, without it the CPU.",
+        "one other than the CPU that passes a check, else the CPU; None means that of the "
+        "environment variable ``ONNXGRAD_DEVICE``, without it the CPU.",
         CommandOption(
             _PROCESS,
             str,

@@ -6,6 +6,7 @@
 
 #include "device/cuda/context.h"
 #include "device/device.h"
+#include "device/linked_device.h"
 
 namespace onnxgrad::device::cuda {
 
@@ -13,7 +14,7 @@ namespace onnxgrad::device::cuda {
 inline constexpr std::int32_t kDlCuda = 2;
 
 /// A card of NVIDIA: docs/cuda.md.
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public LinkedDevice {
  public:
   /// Throws: DeviceError (no such card; a library is missing, with the command that installs it).
   explicit CudaDevice(int index);
@@ -30,6 +31,7 @@ class CudaDevice final : public Device {
     return context_->allocate_pinned(bytes);
   }
   const StepKernels& step_kernels() const override;
+  void link(std::shared_ptr<JobRanks> ranks) override;
 
  private:
   Buffer make_buffer(std::int64_t bytes) override { return context_->allocate(bytes); }

@@ -48,6 +48,13 @@ const Library kDnnLibrary{.file = "libcudnn.so",
                           .package_13 = "nvidia-cudnn-cu13",
                           .package_12 = "nvidia-cudnn-cu12"};
 
+const Library kNcclLibrary{.file = "libnccl.so",
+                           .versions = {2},
+                           .follows_driver = false,
+                           .purpose = "NCCL",
+                           .package_13 = "nvidia-nccl-cu13",
+                           .package_12 = "nvidia-nccl-cu12"};
+
 constexpr int kNewestCuda = 13;
 
 // CUDA's version that the driver is for; the newest known, if it is newer.
@@ -245,6 +252,14 @@ const Dnn& dnn() {
       load<Dnn>(kDnnLibrary, {ONNXGRAD_CUDA_DNN(ONNXGRAD_CUDA_ENTRY)
                                   ONNXGRAD_CUDA_ENTRY(GetVersion, cudnnGetVersion)
                                       ONNXGRAD_CUDA_ENTRY(GetErrorString, cudnnGetErrorString)});
+  return loaded;
+}
+
+const Nccl& nccl() {
+  static const auto loaded =
+      load<Nccl>(kNcclLibrary, {ONNXGRAD_CUDA_NCCL(ONNXGRAD_CUDA_ENTRY)
+                                    ONNXGRAD_CUDA_ENTRY(GetErrorString, ncclGetErrorString)
+                                        ONNXGRAD_CUDA_ENTRY(GetLastError, ncclGetLastError)});
   return loaded;
 }
 

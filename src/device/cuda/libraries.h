@@ -7,6 +7,7 @@
 #include "device/cuda/api.h"
 #include "device/cuda/blas_lt_api.h"
 #include "device/cuda/dnn_api.h"
+#include "device/cuda/nccl_api.h"
 
 // NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
 // order, in the wheels of NVIDIA that a Python environment has (nvidia/*/lib), by the dynamic
@@ -21,6 +22,7 @@ const Driver& driver();
 const Nvrtc& nvrtc();
 const BlasLt& blas_lt();
 const Dnn& dnn();
+const Nccl& nccl();
 
 /// Why driver() throws; empty: it does not.
 std::string driver_problem();

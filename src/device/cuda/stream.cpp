@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cuda/card_links.h"
 #include "device/cuda/libraries.h"
 #include "device/cuda/persistent.h"
 #include "device/cuda/recording.h"
@@ -46,6 +47,7 @@ class CudaEvent final : public Event {
   }
   void wait() const override {
     context_->make_current();
+    if (const auto links = CardLinks::of(*context_)) links->wait_for(event_.get());
     check(driver().EventSynchronize(event_.get()), "cuEventSynchronize");
   }
   double seconds_after(const Event& earlier) const override {
@@ -277,7 +279,11 @@ void CudaStream::copy(Address to, Address from, std::int64_t bytes) {
 
 void CudaStream::synchronize() {
   context_->make_current();
-  check(driver().StreamSynchronize(streams_[0].get()), "cuStreamSynchronize");
+  if (const auto links = CardLinks::of(*context_)) {
+    links->wait(streams_[0].get());
+  } else {
+    check(driver().StreamSynchronize(streams_[0].get()), "cuStreamSynchronize");
+  }
   context_->faults().raise();
 }
 

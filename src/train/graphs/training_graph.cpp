@@ -493,7 +493,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
               .scales = scales,
               .large_norm = options.noise_scale ? &large_norm : nullptr},
              state_weights, scaler ? &*scaler : nullptr, *worker, step);
-  number_collectives(graph);
+  number_collectives(graph, options.workers.route);
   if (options.exact) step.owners = options.exact->held_owners;
   worker->describe_owners(step);
   return step;

@@ -23,6 +23,7 @@
 #include "train/session/session_weights.h"
 #include "train/session/shared_slots.h"
 #include "train/session/trained_set.h"
+#include "train/tools/device_links.h"
 #include "train/tools/feeds.h"
 
 namespace onnxgrad::train {
@@ -118,6 +119,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                          .hint = kFileTrainingHint});
     }
     check_workers(options.workers, optimizer);
+    link_device(backend_.engine->device, options.workers);
   }
   charge_file();
   check_average(options.update, optimizer);
@@ -210,6 +212,7 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_work
   if (of_worker && !options_.evaluation_only) {
     workers = {.size = workers_.size(),
                .as_bfloat16 = options_.workers.as_bfloat16,
+               .route = route_of(options_.workers.exchange),
                .syncs_normalization = options_.workers.sync_normalization,
                .updates_alone = updates_alone(),
                .rank = workers_.rank(),

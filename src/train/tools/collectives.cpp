@@ -410,14 +410,16 @@ void mark_rows_of_draws(ir::Graph& graph, const opdef::OpRegistry& registry) {
   }
 }
 
-void number_collectives(ir::Graph& graph) {
+void number_collectives(ir::Graph& graph, Collective::Route route) {
   std::int64_t next = 0;
   for (Node* node : graph.nodes) {
     const bool is_collective =
         node->domain == ir::kFunctionDomain &&
         std::ranges::find(opdef::kCollectives, opdef::base_name(node->domain, node->op_type)) !=
             std::end(opdef::kCollectives);
-    if (is_collective) node->set_attribute("number", next++);
+    if (!is_collective) continue;
+    node->set_attribute("number", next++);
+    node->set_attribute("route", static_cast<std::int64_t>(route));
   }
 }
 

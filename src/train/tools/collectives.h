@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "opdef/collectives.h"
 #include "opdef/registry.h"
 
 // Exchange between several workers in the graph of a training step: each worker computes its rows'
@@ -19,6 +20,7 @@ struct WorkerGraphOptions {
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  ///< also of the last one
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
   bool as_bfloat16 = false;          ///< gradients are sent as bfloat16
+  opdef::Collective::Route route = opdef::Collective::Route::kDirect;
   bool syncs_normalization = false;  ///< BatchNormalization takes its statistics over all workers
   /// Each worker updates its own weights from the loss of its rows; only reports are added up.
   bool updates_alone = false;
@@ -89,8 +91,8 @@ void keep_statistics_without_rows(ir::GraphBuilder& g, const WorkerInputs& input
 /// the first dimension of the inputs: random numbers are then those of the row in the whole batch.
 void mark_rows_of_draws(ir::Graph& graph, const opdef::OpRegistry& registry);
 
-/// Numbers the collectives of a finished graph in its order.
-void number_collectives(ir::Graph& graph);
+/// Numbers the collectives of a finished graph in its order, and says which way they take.
+void number_collectives(ir::Graph& graph, opdef::Collective::Route route);
 
 }  // namespace onnxgrad::train
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <list>
@@ -18,12 +19,16 @@
 
 #include "device/cuda_plugin.h"
 #include "device/plugin_lock.h"
+#include "dist/job.h"
 #include "onnxgrad/error.h"
 #include "ops/builtin.h"
 #include "train/tools/engine.h"
+#include "train/tools/self_check.h"
 
 namespace onnxgrad::train {
 namespace {
+
+using Warn = std::function<void(const std::string&)>;
 
 constexpr const char* kPluginsVariable = "ONNXGRAD_DEVICE_PLUGINS";
 
@@ -49,6 +54,7 @@ struct Installed {
   std::string origin;
   std::unique_ptr<opdef::KernelRegistry> kernels = nullptr;  ///< made with the first engine
   std::map<int, std::shared_ptr<const runtime::Engine>> engines = {};
+  std::map<int, bool> passes = {};  ///< the self check
 
   std::string name(int index) const { return fmt::format("{}:{}", plugin.name, index); }
 
@@ -108,13 +114,14 @@ class DeviceTable {
     return nullptr;
   }
 
-  std::shared_ptr<const runtime::Engine> engine(std::string_view device) {
+  std::shared_ptr<const runtime::Engine> engine(std::string_view device, const Warn& warn) {
     if (device == "cpu") return {std::shared_ptr<const void>(), &cpu_engine()};
     const std::scoped_lock lock(mutex_);
     load_listed();
     if (device == "auto") {
       for (Installed& installed : installed_) {
-        if (installed.plugin.count() > 0) return installed.engine(0);
+        if (installed.plugin.count() == 0) continue;
+        if (auto engine = checked_engine(installed, warn)) return engine;
       }
       return {std::shared_ptr<const void>(), &cpu_engine()};
     }
@@ -129,12 +136,43 @@ class DeviceTable {
                          .detail = why,
                          .hint = "Or use device='cpu'."});
     }
-    const auto index = index_of(device);
+    const bool is_numbered = device.find(':') != std::string_view::npos;
+    const auto index = is_numbered ? index_of(device) : index_of_process(found->plugin);
     if (!index || *index >= found->plugin.count()) throw_absent(device);
     return found->engine(*index);
   }
 
  private:
+  // nullptr: the device fails the check.
+  static std::shared_ptr<const runtime::Engine> checked_engine(Installed& installed,
+                                                               const Warn& warn) {
+    const int index = index_of_process(installed.plugin).value_or(0);
+    const auto known = installed.passes.find(index);
+    if (known != installed.passes.end() && !known->second) return nullptr;
+    std::string problem;
+    try {
+      auto engine = installed.engine(index);
+      if (known != installed.passes.end()) return engine;
+      problem = self_check(*engine);
+      if (problem.empty()) {
+        installed.passes[index] = true;
+        return engine;
+      }
+    } catch (const DeviceError& error) {
+      problem = error.what();
+    }
+    installed.passes[index] = false;
+    const std::string text =
+        fmt::format("device='auto' leaves {} out, since it fails its check: {}",
+                    installed.name(index), problem);
+    if (warn) {
+      warn(text);
+    } else {
+      fmt::print(stderr, "onnxgrad: {}\n", text);
+    }
+    return nullptr;
+  }
+
   // The CPU, and the devices of the plugins that are loaded.
   std::vector<DeviceInfo> known() const {
     std::vector<DeviceInfo> found{{.name = "cpu", .origin = "built in"}};
@@ -146,10 +184,21 @@ class DeviceTable {
     return found;
   }
 
+  // The device of a process that names none: in a job, that of its rank on this host.
+  static std::optional<int> index_of_process(const device::DevicePlugin& plugin) {
+    if (plugin.index_of_rank == nullptr) return 0;
+    const dist::Job job = dist::find_job(dist::process_environment());
+    if (job.size == 1) return 0;
+    if (job.local_rank >= 0) return plugin.index_of_rank(job.local_rank);
+    throw DeviceError({.what = fmt::format("{} does not say which of the processes of this host "
+                                           "this one is",
+                                           dist::launcher_name(job.launcher)),
+                       .hint = fmt::format("Give the number of the device: '{}:0'.", plugin.name)});
+  }
+
   // nullopt: what follows the colon is no number.
   static std::optional<int> index_of(std::string_view device) {
     const std::size_t colon = device.find(':');
-    if (colon == std::string_view::npos) return 0;
     const std::string_view digits = device.substr(colon + 1);
     int index = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
@@ -252,10 +301,10 @@ DeviceTable& table() {
 
 }  // namespace
 
-std::shared_ptr<const runtime::Engine> engine_on(std::string_view device) {
-  if (!device.empty()) return table().engine(device);
+std::shared_ptr<const runtime::Engine> engine_on(std::string_view device, const Warn& warn) {
+  if (!device.empty()) return table().engine(device, warn);
   const std::string wanted = variable("ONNXGRAD_DEVICE");
-  return table().engine(wanted.empty() ? "cpu" : wanted);
+  return table().engine(wanted.empty() ? "cpu" : wanted, warn);
 }
 
 device::Device* device_in_use(DlpackDevice memory) { return table().in_use(memory); }

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_DEVICES_H_
 #define ONNXGRAD_TRAIN_DEVICES_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,11 +15,14 @@
 namespace onnxgrad::train {
 
 /// The engine on a device: "cpu"; the name of a plugin, alone for its first device or with a number
-/// ("simulated:1"); "auto" for the first device other than the CPU, if there is one; "" for the one
-/// that the environment variable ONNXGRAD_DEVICE names, "cpu" without it. An engine is made when it
-/// is first asked for, and lives as long as the process. Throws: DeviceError (no such device, with
-/// those that are there). Thread-safe.
-std::shared_ptr<const runtime::Engine> engine_on(std::string_view device);
+/// ("simulated:1"); "auto" for the first kind other than the CPU that passes self_check(), else the
+/// CPU; "" for the one that the environment variable ONNXGRAD_DEVICE names, "cpu" without
+/// it. `warn` is told once of devices that fail the check. In a job, a name without a number may be
+/// that of the local rank (DevicePlugin::index_of_rank). An engine is made when it is first asked
+/// for, and lives as long as the process. Throws: DeviceError (no such device, with those that are
+/// there). Thread-safe.
+std::shared_ptr<const runtime::Engine> engine_on(
+    std::string_view device, const std::function<void(const std::string&)>& warn = nullptr);
 
 /// The device with this memory, if engine_on() has made it, and it is not the host; else nullptr.
 /// Thread-safe.

@@ -101,14 +101,14 @@ opdef::Numerics numerics_of(const EngineOptions& options) {
   return {.is_deterministic = options.deterministic, .allows_tf32 = options.math == "tf32"};
 }
 
-// The engine of the device, or a copy with these numerics.
-std::shared_ptr<const runtime::Engine> engine_with(std::string_view device,
-                                                   const opdef::Numerics& numerics) {
+// The engine of the device, or a copy with the numerics of the options.
+std::shared_ptr<const runtime::Engine> engine_with(const EngineOptions& options) {
+  const opdef::Numerics numerics = numerics_of(options);
   struct Changed {
     std::shared_ptr<const runtime::Engine> original;  // owns what the copy refers to
     runtime::Engine engine;
   };
-  std::shared_ptr<const runtime::Engine> engine = engine_on(device);
+  std::shared_ptr<const runtime::Engine> engine = engine_on(options.device, options.warn);
   const opdef::Numerics& own = engine->numerics;
   if (numerics.is_deterministic == own.is_deterministic &&
       numerics.allows_tf32 == own.allows_tf32) {
@@ -122,7 +122,7 @@ std::shared_ptr<const runtime::Engine> engine_with(std::string_view device,
 }  // namespace
 
 Backend backend_for(const EngineOptions& options) {
-  Backend result{.engine = engine_with(options.device, numerics_of(options)),
+  Backend result{.engine = engine_with(options),
                  .options = {.threads = thread_count(options),
                              .seed = options.seed,
                              .fuse = options.fuse,

@@ -2,9 +2,10 @@
 // fault, is poisoned, and is checked in every copy; work is done as late as possible, streams in an
 // order that ONNXGRAD_STANDIN_SEED chooses, nodes of a graph in any order that its edges allow.
 // ONNXGRAD_STANDIN_FAIL=cuMemAllocAsync:2:3 makes a function return 2 (out of memory) at its third
-// call and after.
+// call and after; ONNXGRAD_STANDIN_WRONG changes the first number of every copy to the host.
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "hooks.h"
@@ -154,7 +156,13 @@ void do_one() {
   state().clock_ms += 0.001;
   if (!task.work || state().lasting != kOk) return;
   const int injected = entered("work");
-  state().lasting = injected != kOk ? injected : task.work();
+  const int result = injected != kOk ? injected : task.work();
+  if (result != kNotYet) {
+    state().lasting = result;
+    return;
+  }
+  stream.queue.push_front(task);
+  std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 int finish(Stream& stream) {
@@ -372,6 +380,8 @@ int cuEventSynchronize(void* event) {
 int cuEventQuery(void* event) {
   ENTER(cuEventQuery);
   const auto& one = *static_cast<Event*>(event);
+  // Whoever asks again and again sees that the work goes on.
+  if (one.reached < one.recorded && state().lasting == kOk && state().below(2) == 0) do_one();
   return one.reached < one.recorded ? kNotReady : state().lasting;
 }
 int cuEventElapsedTime(float* ms, void* from, void* to) {
@@ -441,8 +451,14 @@ int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, std::size_t bytes, v
   ENTER(cuMemcpyDtoHAsync);
   auto* target = static_cast<std::byte*>(to);
   std::memset(target, 0xFF, bytes);
-  return submit(*static_cast<Stream*>(stream),
-                copy_work([target] { return target; }, on_card(from, bytes), bytes));
+  auto copy = copy_work([target] { return target; }, on_card(from, bytes), bytes);
+  static const bool is_wrong = std::getenv("ONNXGRAD_STANDIN_WRONG") != nullptr;
+  return submit(*static_cast<Stream*>(stream), [copy = std::move(copy), target] {
+    const int result = copy();
+    if (is_wrong) target[0] ^= std::byte{1};
+    if (is_wrong) target[2] ^= std::byte{64};
+    return result;
+  });
 }
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, std::size_t bytes,
                          void* stream) {

@@ -9,6 +9,9 @@
 
 namespace onnxgrad::cuda_standin {
 
+/// Result of work that waits for another process, and is to be done again later; not in graphs.
+inline constexpr int kNotYet = -1;
+
 /// Puts work on a stream of the driver, or into the graph that is captured on it. Returns the
 /// driver's result; so does `work`.
 int submit_work(void* stream, std::function<int()> work);
