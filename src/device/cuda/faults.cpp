@@ -1,8 +1,11 @@
 #include "device/cuda/faults.h"
 
 #include <array>
+#include <cstddef>
 #include <cstring>
 #include <utility>
+
+#include "device/step_kernels.h"
 
 namespace onnxgrad::device::cuda {
 
@@ -59,7 +62,7 @@ std::shared_ptr<const std::int64_t> Faults::add(Raise raise) {
           }};
 }
 
-void Faults::raise() {
+void Faults::raise(const std::set<std::uint64_t>& cells) {
   auto& board = shared(*reinterpret_cast<std::int64_t*>(board_.get()));
   if (board == 0) return;
   Raise first;
@@ -72,6 +75,11 @@ void Faults::raise() {
     for (const auto& [address, raise] : raises_) {
       auto& record = shared(*reinterpret_cast<Record*>(address));
       if (record.is_noted == 0) continue;
+      constexpr std::uint64_t kOffset = offsetof(DeviceStepCells, is_refused);
+      if (record.refused != 0 && !cells.contains(record.refused - kOffset)) {
+        board = address;  // another stream's, which finds it when it has waited
+        continue;
+      }
       if (!first || address == earliest) {
         first = raise;
         value = record.value;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 namespace onnxgrad::device::cuda {
@@ -14,7 +15,7 @@ namespace onnxgrad::device::cuda {
 /// Values that kernels refuse while they run, as indices that are out of range. A kernel notes the
 /// first one in a record, in pinned memory, and in DeviceStepCells, so that guarded kernels behind
 /// it do nothing; and goes on without it. The host looks for notes whenever it has waited for a
-/// stream, and throws. Any thread.
+/// stream, and throws those of its work. Any thread.
 class Faults {
  public:
   /// Throws the error for a value that was refused, and its position.
@@ -28,8 +29,9 @@ class Faults {
 
   /// The address of the record of a kernel that refuses values, for as long as the result lives.
   std::shared_ptr<const std::int64_t> add(Raise raise);
-  /// Throws: what the first kernel that noted a value raises. Later steps are done again.
-  void raise();
+  /// Throws: what the first kernel raises that noted a value in work with these cells, or without
+  /// any. Later steps are done again.
+  void raise(const std::set<std::uint64_t>& cells);
 
  private:
   struct Record;

@@ -143,6 +143,7 @@ void CudaStream::run(const Work& work, Address cells) {
 // Streams other than the first wait for its work before, and it waits for theirs at the end. In a
 // capture, the same waits are the edges of the graph.
 void CudaStream::launch(const Work& work, Address cells) {
+  cells_.insert(static_cast<std::uint64_t>(cells));
   const Handle main = streams_[0].get();
   std::bitset<kComputeStreams> forked;
   std::size_t num_events = 0;
@@ -187,6 +188,7 @@ void CudaStream::launch(const Work& work, Address cells) {
 
 std::unique_ptr<Recording> CudaStream::record(const Work& work, Address cells) {
   context_->make_current();
+  cells_.insert(static_cast<std::uint64_t>(cells));
   if (auto one = make_persistent(context_, work, cells)) return one;
   const Handle main = streams_[0].get();
   for (const CallPlace& place : work.places) stream_of(place.stream);  // not made in a capture
@@ -284,7 +286,7 @@ void CudaStream::synchronize() {
   } else {
     check(driver().StreamSynchronize(streams_[0].get()), "cuStreamSynchronize");
   }
-  context_->faults().raise();
+  context_->faults().raise(cells_);
 }
 
 }  // namespace onnxgrad::device::cuda

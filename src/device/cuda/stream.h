@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "device/cuda/context.h"
@@ -53,6 +54,7 @@ class CudaStream final : public Stream {
   std::shared_ptr<Context> context_;
   std::array<Owned, kComputeStreams> streams_;  ///< the first is this stream; others when needed
   std::vector<Owned> events_;                   ///< of calls that others wait for
+  std::set<std::uint64_t> cells_;  ///< of all work: values that it refuses are this stream's
   std::array<Staging, 2> staging_;
   std::size_t current_staging_ = 0;
 };
