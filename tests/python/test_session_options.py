@@ -142,7 +142,8 @@ class TestCommandLine:
         assert found.help.startswith(wanted)
 
     def test_a_run_folder_records_them(self, linear_model):
-        given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
+        not_there = ("groups", "deterministic")  # on the command line
+        given = {name: value for name, value in NOT_DEFAULT.items() if name not in not_there}
         given |= {"frozen": None, "precision": "float32"}
         changes = ("new_head", "lora", "adapter", "base", "quantize", "calibration")
         given |= dict.fromkeys(changes)

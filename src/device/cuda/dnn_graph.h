@@ -94,7 +94,7 @@ class DnnPlan {
   /// `addresses`: of the tensors in memory, aligned to 16 bytes. Throws: DeviceError.
   void run(std::span<const std::uint64_t> addresses, std::uint64_t workspace, Handle stream) const;
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Of one run, when it was chosen.
+  /// Time of one run when it was chosen.
   double time_us() const { return time_us_; }
 
  private:

@@ -19,7 +19,7 @@ struct Faults::Record {
 
 namespace {
 
-// What a kernel may write at any time is read and written as it stands.
+// Memory that a kernel may write at any time is read and written as it stands.
 template <class T>
 volatile T& shared(T& value) {
   return value;
