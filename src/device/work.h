@@ -61,9 +61,9 @@ class Event {
   virtual bool is_done() const = 0;
   /// Waits on the host until the point is reached.
   virtual void wait() const = 0;
-  /// Time of the device when the point was reached, in seconds from an origin of its own; waits
-  /// for it. Only of Stream::mark(true).
-  virtual double seconds() const = 0;
+  /// Seconds of the device from another point, of the same device, to this one; waits for both.
+  /// NaN: one was not reached, because of an error. Both from Stream::mark(true).
+  virtual double seconds_after(const Event& earlier) const = 0;
 };
 
 }  // namespace onnxgrad::device

@@ -16,10 +16,7 @@ const std::shared_ptr<device::cuda::Context>& card_of(const opdef::KernelRequest
 
 TextKernel text_kernel(const opdef::KernelRequest& request, const std::string& text,
                        const char* name, std::vector<Word> words) {
-  TextKernel kernel{
-      .module = Module::of(card_of(request), text), .name = name, .words = std::move(words)};
-  kernel.function = kernel.module->function(name);
-  return kernel;
+  return {.module = Module::of(card_of(request), text), .name = name, .words = std::move(words)};
 }
 
 TextKernel text_kernel_over(const opdef::KernelRequest& request, std::int64_t elements,

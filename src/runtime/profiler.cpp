@@ -12,7 +12,7 @@ void Profiler::start(std::size_t max_events) {
   events_.clear();
   events_.reserve(max_events);
   open_.clear();
-  device_start_s_.reset();
+  first_.reset();
   max_events_ = max_events;
   ++generation_;
   began_ = Clock::now();
@@ -50,21 +50,20 @@ void Profiler::record(KernelProfile* kernel, Clock::time_point start, Clock::tim
 void Profiler::record(TimedCall call) {
   constexpr std::size_t kMostOpen = 4096;
   if (open_.size() >= kMostOpen) read_times();
-  if (!device_start_s_ && open_.empty()) {
-    first_open_s_ = std::chrono::duration<double>(Clock::now() - began_).count();
+  if (first_ == nullptr) {
+    first_ = call.begin;
+    first_s_ = std::chrono::duration<double>(Clock::now() - began_).count();
   }
   open_.push_back(std::move(call));
 }
 
 void Profiler::read_times() {
   for (const TimedCall& call : std::exchange(open_, {})) {
-    const double begin = call.begin->seconds();
-    const double duration = call.end->seconds() - begin;
+    const double duration = call.end->seconds_after(*call.begin);
     if (!(duration >= 0)) continue;  // an error before it: it has not run
-    if (!device_start_s_) device_start_s_ = begin - first_open_s_;
     add(call.kernel,
         {.kernel = call.kernel,
-         .start_s = begin - *device_start_s_,
+         .start_s = first_s_ + call.begin->seconds_after(*first_),
          .duration_s = duration,
          .stream = call.stream},
         1);

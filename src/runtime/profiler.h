@@ -6,7 +6,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,8 +67,8 @@ class Profiler {
   std::map<std::pair<std::string, std::string>, KernelProfile*> by_name_;
   std::vector<Event> events_;
   std::vector<TimedCall> open_;           // whose times have not been read
-  double first_open_s_ = 0;               // the host's time of the first call of a device
-  std::optional<double> device_start_s_;  // the device's time of start()
+  std::shared_ptr<device::Event> first_;  // where the first call of a device begins
+  double first_s_ = 0;                    // the host's time of it
 };
 
 }  // namespace onnxgrad::runtime

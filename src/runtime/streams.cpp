@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <unordered_set>
 #include <utility>
@@ -256,10 +257,11 @@ bool has_independent_reader(std::span<const ir::Node* const> nodes, const ViewRo
     return value == nullptr ? nullptr : roots.of(value);
   };
   std::vector<const ir::Node*> readers;
-  for (std::size_t n = i; n-- > 0 && nodes[n] != old->producer;) {
+  for (const ir::Node* before : std::views::reverse(nodes.first(i))) {
+    if (before == old->producer) break;
     const bool reads = std::ranges::any_of(
-        nodes[n]->inputs, [&](const ir::Value* input) { return root_of(input) == old; });
-    if (reads) readers.push_back(nodes[n]);
+        before->inputs, [&](const ir::Value* input) { return root_of(input) == old; });
+    if (reads) readers.push_back(before);
   }
   if (readers.empty()) return false;
   // All that the node needs, as far back as `old`.

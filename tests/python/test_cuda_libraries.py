@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import BUILD, ROOT
+from support import BUILD, LINEAR, ROOT
 
 STANDINS = BUILD / "tests/cuda"
 DRIVER = "libcuda.so.1"
@@ -20,19 +20,22 @@ pytestmark = pytest.mark.skipif(
     reason="the stand-ins are built with the C++ tests, which this build lacks",
 )
 
-USE = """
+USE = f"""
+import os
 import sys
 sys.path[:0] = sys.argv[1:]
+import nanobind_backend
 import numpy as np
-import onnxgrad as og
-from support import LINEAR
 import onnx.parser
-model = onnx.parser.parse_model(LINEAR)
+if "VIRTUAL_ENV" in os.environ:  # this interpreter may have NVIDIA's wheels, too
+    sys.path = [entry for entry in sys.path if "site-packages" not in entry]
+import onnxgrad as og
+model = onnx.parser.parse_model({LINEAR!r})
 try:
     session = og.InferenceSession(model, device="cuda")
-    print(session.run(None, {"X": np.array([[2, 4]], np.float32)})[0].item())
+    print(session.run(None, {{"X": np.array([[2, 4]], np.float32)}})[0].item())
 except og.DeviceError as error:
-    print(f"DeviceError: {error}")
+    print("DeviceError:", error)
 """
 
 
@@ -82,12 +85,27 @@ def use(tmp_path, *packages, **variables):
             id="old card",
         ),
         pytest.param({"ONNXGRAD_STANDIN_CARDS": "0"}, ["no device 'cuda'"], id="no card"),
+        pytest.param(
+            {"ONNXGRAD_STANDIN_ARCHITECTURES": "100 120"},
+            ["compiler knows no cards of compute capability 9.0", "Install an older version"],
+            id="compiler for newer cards",
+        ),
     ],
 )
 def test_what_is_missing(tmp_path, variables, parts):
     said = use(tmp_path, **{"ONNXGRAD_CUDA_PATH": str(STANDINS), **variables})
     assert said.startswith("DeviceError"), said
     assert [part for part in parts if part not in said] == [], said
+
+
+def test_a_card_that_is_newer_than_the_compiler(tmp_path):
+    """Kernels are then PTX of the newest card that the compiler knows."""
+    variables = {
+        "ONNXGRAD_CUDA_PATH": str(STANDINS),
+        "ONNXGRAD_STANDIN_ARCHITECTURES": "75 86 100",
+        "ONNXGRAD_STANDIN_CAPABILITY": "90",
+    }
+    assert use(tmp_path, **variables) == "0.125"
 
 
 def test_no_compiler_of_kernels(tmp_path):

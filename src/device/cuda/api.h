@@ -107,6 +107,10 @@ enum Flag : int { kNonBlocking = 1, kDisableTiming = 2, kCaptureThreadLocal = 1 
   X(CompileProgram, nvrtcCompileProgram, Handle, int, const char* const*)                          \
   X(GetCubinSize, nvrtcGetCUBINSize, Handle, std::size_t*)                                         \
   X(GetCubin, nvrtcGetCUBIN, Handle, char*)                                                        \
+  X(GetPtxSize, nvrtcGetPTXSize, Handle, std::size_t*)                                             \
+  X(GetPtx, nvrtcGetPTX, Handle, char*)                                                            \
+  X(GetNumSupportedArchs, nvrtcGetNumSupportedArchs, int*)                                         \
+  X(GetSupportedArchs, nvrtcGetSupportedArchs, int*)                                               \
   X(GetLogSize, nvrtcGetProgramLogSize, Handle, std::size_t*)                                      \
   X(GetLog, nvrtcGetProgramLog, Handle, char*)                                                     \
   X(DestroyProgram, nvrtcDestroyProgram, Handle*)

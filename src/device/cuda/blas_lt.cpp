@@ -51,7 +51,7 @@ std::int64_t bytes_of(DataType dtype) {
 int compute_of(const BlasLtSpec& spec) {
   if (spec.in == DataType::kFloat64) return kCompute64F;
   if (spec.in != DataType::kFloat32) return kCompute32F;
-  return spec.allows_tf32 ? kCompute32FTf32 : kCompute32FPedantic;
+  return spec.allows_tf32 ? kCompute32FTf32 : kCompute32F;
 }
 
 Handle handle_of(const Context& context) {
@@ -65,7 +65,7 @@ Handle handle_of(const Context& context) {
 
 std::string key_of(const Context& context, const BlasLtSpec& spec) {
   return fmt::format("cublasLt {} {} {}: {} {} {} {}{} {} {} {} {} {}{} {}", blas_lt().GetVersion(),
-                     context.name(), context.architecture(), spec.m, spec.n, spec.k,
+                     context.name(), context.capability(), spec.m, spec.n, spec.k,
                      spec.transpose_a ? 't' : 'n', spec.transpose_b ? 't' : 'n',
                      library_type(spec.in), library_type(spec.out), compute_of(spec), spec.batch,
                      spec.shares_a, spec.shares_b, static_cast<int>(spec.epilogue));

@@ -47,7 +47,6 @@ enum BlasLtConstant : int {
   kReal16F = 2,
   kReal16BF = 14,
   kCompute32F = 68,
-  kCompute32FPedantic = 69,
   kCompute64F = 70,
   kCompute32FTf32 = 77,
   kTransposed = 1,

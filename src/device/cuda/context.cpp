@@ -82,7 +82,7 @@ Context::Context(int index) : index_(index) {
   major_ = attribute(card, kComputeCapabilityMajor);
   minor_ = attribute(card, kComputeCapabilityMinor);
   multiprocessors_ = attribute(card, kMultiprocessorCount);
-  if (10 * major_ + minor_ < 75 || attribute(card, kMemoryPoolsSupported) == 0) {
+  if (capability() < 75 || attribute(card, kMemoryPoolsSupported) == 0) {
     throw DeviceError({.what = fmt::format("{} has compute capability {}.{}, which is too old",
                                            name_, major_, minor_),
                        .hint = "Use a card of compute capability 7.5 or newer, or device='cpu'."});
@@ -96,8 +96,6 @@ Context::Context(int index) : index_(index) {
   std::uint64_t kept = std::numeric_limits<std::uint64_t>::max();
   check(driver().MemPoolSetAttribute(pool_, kReleaseThreshold, &kept), "cuMemPoolSetAttribute");
   check(driver().StreamCreate(&allocations_, kNonBlocking), "cuStreamCreate");
-  check(driver().EventCreate(&origin_, 0), "cuEventCreate");
-  check(driver().EventRecord(origin_, allocations_), "cuEventRecord");
   faults_ = std::make_unique<Faults>([this](std::int64_t size) { return allocate_pinned(size); },
                                      [this](std::uint64_t address) { clear_word(address); });
 }
@@ -108,8 +106,6 @@ void Context::make_current() const {
 }
 
 int Context::current_index() { return current_card; }
-
-std::string Context::architecture() const { return fmt::format("sm_{}{}", major_, minor_); }
 
 // Any stream may use the memory when this returns. It is given back after all work that uses it:
 // see Buffer.

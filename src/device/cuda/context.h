@@ -32,11 +32,9 @@ class Context {
   static int current_index();
   int index() const { return index_; }
   const std::string& name() const { return name_; }
-  /// NVRTC's name of it: "sm_90".
-  std::string architecture() const;
+  /// Its compute capability, 90 for 9.0.
+  int capability() const { return 10 * major_ + minor_; }
   int multiprocessors() const { return multiprocessors_; }
-  /// The event that times of events are counted from.
-  Handle origin() const { return origin_; }
   std::int64_t memory_bytes() const { return memory_bytes_; }
 
   /// Memory of the card, from a pool that keeps what is freed. Throws: DeviceError (there is none
@@ -63,7 +61,6 @@ class Context {
   Handle context_ = nullptr;
   Handle pool_ = nullptr;
   Handle allocations_ = nullptr;  ///< the stream that memory is taken from and given back on
-  Handle origin_ = nullptr;
   std::unique_ptr<Faults> faults_;
 };
 

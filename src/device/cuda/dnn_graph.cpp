@@ -474,7 +474,7 @@ std::shared_ptr<const DnnPlan> DnnPlan::of(const std::shared_ptr<Context>& conte
   const std::scoped_lock lock(mutex);
   const std::string whole =
       fmt::format("cudnn {} {} {}: {} {} {}", dnn().GetVersion(), context->name(),
-                  context->architecture(), rule.is_strict, rule.is_deterministic, key);
+                  context->capability(), rule.is_strict, rule.is_deterministic, key);
   declined = "cuDNN has no engine";
   const auto known = chosen.find(whole);
   if (known != chosen.end() && !known->second) return nullptr;

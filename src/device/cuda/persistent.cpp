@@ -20,7 +20,6 @@
 namespace onnxgrad::device::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
 constexpr std::size_t kMostLaunches = 512;
 constexpr std::size_t kMostTexts = 96;
 // A block of a kernel takes about as long as a node of a graph if it waits for memory a few times:
@@ -126,10 +125,10 @@ bool fits_one_block(const std::vector<Launched>& launches) {
   for (const auto& [kernel, args, is_guarded] : launches) {
     const std::int64_t blocks = product(kernel.grid);
     const std::int64_t threads = product(kernel.block);
-    if (blocks > kMostBlocks || threads > kThreads || kernel.shared_bytes > 0) return false;
+    if (blocks > kMostBlocks || threads > kMostThreads || kernel.shared_bytes > 0) return false;
     // All threads of the block have to come to its barriers.
     const bool waits = kernel.module->text().find("__syncthreads") != std::string::npos;
-    if (waits && threads != kThreads) return false;
+    if (waits && threads != kMostThreads) return false;
     all += blocks;
   }
   return all <= kMeanBlocks * static_cast<std::int64_t>(launches.size());
@@ -138,9 +137,7 @@ bool fits_one_block(const std::vector<Launched>& launches) {
 class Persistent final : public CudaRecording {
  public:
   Persistent(std::shared_ptr<const Module> module, Buffer table)
-      : module_(std::move(module)),
-        table_(std::move(table)),
-        function_(module_->function("og_series")) {}
+      : module_(std::move(module)), table_(std::move(table)) {}
   Persistent(const Persistent&) = delete;
   Persistent& operator=(const Persistent&) = delete;
   ~Persistent() override {
@@ -154,9 +151,9 @@ class Persistent final : public CudaRecording {
       std::array<std::uint64_t, 3> words{static_cast<std::uint64_t>(table_.address),
                                          static_cast<std::uint64_t>(steps), 0};
       void* parameters[] = {words.data()};
-      check(
-          driver().LaunchKernel(function_, 1, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
-          "cuLaunchKernel");
+      check(driver().LaunchKernel(module_->function("og_series"), 1, 1, 1, kMostThreads, 1, 1, 0,
+                                  stream, parameters, nullptr),
+            "cuLaunchKernel");
       times -= steps;
     }
   }
@@ -164,7 +161,6 @@ class Persistent final : public CudaRecording {
  private:
   std::shared_ptr<const Module> module_;
   Buffer table_;
-  Handle function_;
   mutable Handle stream_ = nullptr;  ///< that it was launched on last
 };
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,28 +72,19 @@ OG_KERNEL(og_copy_bytes, 3) {
 }
 )";
 
-struct Compiled {
-  std::shared_ptr<const Module> module;
-  std::map<std::string_view, Handle> functions;
-};
-
 std::mutex mutex;
-std::map<int, Compiled> compiled;  // by card; entries stay
+std::map<int, std::shared_ptr<const Module>> modules;  // by card; entries stay
 
-const Compiled& of_current_card() {
+std::shared_ptr<const Module> module_of_current_card() {
   const std::scoped_lock lock(mutex);
-  const auto found = compiled.find(Context::current_index());
-  ONNXGRAD_ASSERT(found != compiled.end());
+  const auto found = modules.find(Context::current_index());
+  ONNXGRAD_ASSERT(found != modules.end());
   return found->second;
 }
 
 TextKernel text_of(const char* name, std::vector<Word> words, std::int64_t elements = 1) {
   constexpr int kThreads = 256;
-  const Compiled& card = of_current_card();
-  TextKernel kernel{.module = card.module,
-                    .name = name,
-                    .function = card.functions.at(name),
-                    .words = std::move(words)};
+  TextKernel kernel{.module = module_of_current_card(), .name = name, .words = std::move(words)};
   if (elements > 1) {
     kernel.block[0] = kThreads;
     kernel.grid[0] = num_blocks(elements, kThreads);
@@ -135,9 +125,9 @@ TextKernel text_of_copy(const void* data) {
                  bytes / 4);
 }
 
-template <TextKernel (*text)(const void* data)>
+template <TextKernel (*kText)(const void* data)>
 void launch_text(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
-  launch_text_kernel(text(data), args, launch);
+  launch_text_kernel(kText(data), args, launch);
 }
 
 void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
@@ -153,14 +143,8 @@ void copy_bytes(const void* data, opdef::KernelArgs args, const opdef::Launch& l
 
 void prepare_step_kernels(const std::shared_ptr<Context>& context) {
   const std::scoped_lock lock(mutex);
-  Compiled& made = compiled[context->index()];
-  if (made.module != nullptr) return;
-  const auto module = Module::of(context, kText);
-  for (const char* name :
-       {"og_count_step", "og_take_scalar", "og_keep_scalar", "og_gather_rows", "og_copy_bytes"}) {
-    made.functions[name] = module->function(name);
-  }
-  made.module = module;
+  std::shared_ptr<const Module>& made = modules[context->index()];
+  if (made == nullptr) made = Module::of(context, kText);
 }
 
 const StepKernels& cuda_step_kernels() {

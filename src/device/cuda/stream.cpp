@@ -31,8 +31,8 @@ Owned make_event(bool is_timed) {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent(std::shared_ptr<Context> context, Handle stream, Handle origin)
-      : context_(std::move(context)), event_(make_event(origin != nullptr)), origin_(origin) {
+  CudaEvent(std::shared_ptr<Context> context, Handle stream, bool is_timed)
+      : context_(std::move(context)), event_(make_event(is_timed)) {
     check(driver().EventRecord(event_.get(), stream), "cuEventRecord");
   }
 
@@ -48,17 +48,18 @@ class CudaEvent final : public Event {
     context_->make_current();
     check(driver().EventSynchronize(event_.get()), "cuEventSynchronize");
   }
-  double seconds() const override {
+  double seconds_after(const Event& earlier) const override {
+    const auto& before = static_cast<const CudaEvent&>(earlier);
+    before.wait();
     wait();
     float ms = 0;
-    check(driver().EventElapsedTime(&ms, origin_, event_.get()), "cuEventElapsedTime");
+    check(driver().EventElapsedTime(&ms, before.event_.get(), event_.get()), "cuEventElapsedTime");
     return 1e-3 * static_cast<double>(ms);
   }
 
  private:
   std::shared_ptr<Context> context_;
   Owned event_;
-  Handle origin_;  ///< the event that times are counted from
 };
 
 /// A captured submission: alone, and kUnrolled times in a row.
@@ -207,8 +208,7 @@ void CudaStream::repeat(const Recording& recording, std::int64_t times) {
 
 std::shared_ptr<Event> CudaStream::mark(bool is_timed) {
   context_->make_current();
-  return std::make_shared<CudaEvent>(context_, streams_[0].get(),
-                                     is_timed ? context_->origin() : nullptr);
+  return std::make_shared<CudaEvent>(context_, streams_[0].get(), is_timed);
 }
 
 void CudaStream::wait_for(const Event& event) {

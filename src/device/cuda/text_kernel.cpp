@@ -5,85 +5,26 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <map>
-#include <mutex>
 #include <utility>
 
+#include "base/check.h"
 #include "base/checksum.h"
-#include "device/cuda/image_cache.h"
+#include "device/cuda/compiler.h"
 #include "device/cuda/libraries.h"
-#include "onnxgrad/error.h"
 #include "opdef/expr_text.h"
 
 namespace onnxgrad::device::cuda {
-namespace {
-
-// --fmad=false: products and sums are rounded one by one, as on the CPU.
-constexpr const char* kOptions[] = {"--std=c++17",      "--fmad=false", "--prec-div=true",
-                                    "--prec-sqrt=true", "--ftz=false",  "-diag-suppress=177"};
-
-std::string log_of(Handle program) {
-  std::size_t bytes = 0;
-  if (nvrtc().GetLogSize(program, &bytes) != kSuccess || bytes < 2) return {};
-  std::string log(bytes, '\0');
-  nvrtc().GetLog(program, log.data());
-  return log.substr(0, std::min<std::size_t>(log.find('\0'), 600));
-}
-
-std::string compile(const std::string& source, const std::string& architecture) {
-  const auto succeed = [](int result, const char* call) {
-    if (result == kSuccess) return;
-    throw DeviceError({.what = fmt::format("{}: {}", call, nvrtc().GetErrorString(result)),
-                       .hint = "Install the version of nvidia-cuda-nvrtc that fits the driver."});
-  };
-  Handle program = nullptr;
-  succeed(nvrtc().CreateProgram(&program, source.c_str(), "onnxgrad.cu", 0, nullptr, nullptr),
-          "nvrtcCreateProgram");
-  struct Destroyer {
-    Handle program;
-    ~Destroyer() { nvrtc().DestroyProgram(&program); }
-  } const destroyer{program};
-  const std::string target = "--gpu-architecture=" + architecture;
-  std::vector<const char*> options{target.c_str()};
-  options.insert(options.end(), std::begin(kOptions), std::end(kOptions));
-  const int result =
-      nvrtc().CompileProgram(program, static_cast<int>(options.size()), options.data());
-  if (result != kSuccess) {
-    throw DeviceError({.what = "a kernel cannot be compiled for the card",
-                       .detail = log_of(program),
-                       .hint = "Report this as a bug, with the model."});
-  }
-  std::size_t bytes = 0;
-  succeed(nvrtc().GetCubinSize(program, &bytes), "nvrtcGetCUBINSize");
-  std::string image(bytes, '\0');
-  succeed(nvrtc().GetCubin(program, image.data()), "nvrtcGetCUBIN");
-  return image;
-}
-
-std::string image_of(const std::string& source, const std::string& architecture) {
-  int major = 0;
-  int minor = 0;
-  nvrtc().Version(&major, &minor);
-  std::string key = fmt::format("nvrtc {}.{} {}", major, minor, architecture);
-  for (const char* option : kOptions) key += fmt::format(" {}", option);
-  key += "\n" + source;
-  if (auto image = find_image(key)) return *std::move(image);
-  std::string image = compile(source, architecture);
-  keep_image(key, image);
-  return image;
-}
-
-}  // namespace
 
 std::string_view kernel_prelude() {
-  static const std::string text = R"(#ifdef __CUDACC_RTC__
+  static const std::string text = fmt::format("#define OG_MOST_THREADS {}\n", kMostThreads) +
+                                  R"(#ifdef __CUDACC_RTC__
 #define OG_FUNCTION static __device__ __forceinline__
 #define OG_SHARED __shared__
 #define OG_FUNCTION_APART static __device__ __noinline__
 #define OG_HANDLE(pointer) ((unsigned long long)(pointer))
 #define OG_ENTRY(name, words)                                                            \
   static __device__ __forceinline__ void name##_body(const og_words<words + 1>& a);        \
-  extern "C" __global__ void __launch_bounds__(1024) name(const og_words<words + 1> a) { \
+  extern "C" __global__ void __launch_bounds__(OG_MOST_THREADS) name(const og_words<words + 1> a) { \
     if (og_goes_on(a.word[words])) name##_body(a);                                       \
   }                                                                                      \
   static __device__ __forceinline__ void name##_body(const og_words<words + 1>& a)
@@ -118,33 +59,35 @@ OG_FUNCTION bool og_goes_on(og_u64 guard) {
   return whole;
 }
 
-Module::Module(std::shared_ptr<Context> context, const std::string& image, std::string text)
+Module::Module(std::shared_ptr<Context> context, std::string text)
     : context_(std::move(context)), text_(std::move(text)) {
-  context_->make_current();
-  Handle module = nullptr;
-  check(driver().ModuleLoadData(&module, image.data()), "cuModuleLoadData");
-  module_ = Owned(module, driver().ModuleUnload);
+  image_ = compile_text(std::string(kernel_prelude()) + text_, context_->capability());
 }
 
 std::shared_ptr<const Module> Module::of(const std::shared_ptr<Context>& context,
                                          const std::string& text) {
   static std::mutex mutex;
-  static std::map<std::pair<int, std::string>, std::weak_ptr<const Module>> loaded;
+  static std::map<std::pair<int, std::string>, std::weak_ptr<const Module>> known;
   const std::scoped_lock lock(mutex);
-  std::weak_ptr<const Module>& known = loaded[{context->index(), base::checksum_hex(text)}];
-  if (auto module = known.lock()) return module;
-  const std::string source = std::string(kernel_prelude()) + text;
-  std::shared_ptr<const Module> module(
-      new Module(context, image_of(source, context->architecture()), text));
-  known = module;
+  std::weak_ptr<const Module>& kept = known[{context->index(), base::checksum_hex(text)}];
+  if (auto module = kept.lock()) return module;
+  std::shared_ptr<const Module> module(new Module(context, text));
+  kept = module;
   return module;
 }
 
-Handle Module::function(const char* name) const {
+Handle Module::function(const std::string& name) const {
+  const std::scoped_lock lock(mutex_);
+  if (const auto it = functions_.find(name); it != functions_.end()) return it->second;
   context_->make_current();
+  if (!module_) {
+    Handle module = nullptr;
+    check(driver().ModuleLoadData(&module, image_.get().data()), "cuModuleLoadData");
+    module_ = Owned(module, driver().ModuleUnload);
+  }
   Handle function = nullptr;
-  check(driver().ModuleGetFunction(&function, module_.get(), name), "cuModuleGetFunction");
-  return function;
+  check(driver().ModuleGetFunction(&function, module_.get(), name.c_str()), "cuModuleGetFunction");
+  return functions_[name] = function;
 }
 
 std::uint64_t value_of(const Word& word, opdef::KernelArgs args, const opdef::Launch& launch) {
@@ -180,14 +123,15 @@ std::uint64_t Guard::address_of(Address cells, bool is_guarded) {
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
                         const opdef::Launch& launch) {
   if (std::ranges::find(kernel.grid, 0U) != kernel.grid.end()) return;  // nothing to compute
+  ONNXGRAD_ASSERT(kernel.block[0] * kernel.block[1] * kernel.block[2] <= kMostThreads);
   constexpr std::size_t kMostWords = 480;  // 4 KB of parameters, less what the driver keeps
   std::array<std::uint64_t, kMostWords> words;
   std::size_t num_words = 0;
   for (const Word& word : kernel.words) words.at(num_words++) = value_of(word, args, launch);
   words.at(num_words) = Guard::current();
   void* parameters[] = {words.data()};
-  check(driver().LaunchKernel(kernel.function, kernel.grid[0], kernel.grid[1], kernel.grid[2],
-                              kernel.block[0], kernel.block[1], kernel.block[2],
+  check(driver().LaunchKernel(kernel.module->function(kernel.name), kernel.grid[0], kernel.grid[1],
+                              kernel.grid[2], kernel.block[0], kernel.block[1], kernel.block[2],
                               kernel.shared_bytes, launch.stream, parameters, nullptr),
         "cuLaunchKernel");
 }

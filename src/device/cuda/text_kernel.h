@@ -3,7 +3,10 @@
 
 #include <array>
 #include <cstdint>
+#include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,25 +28,29 @@ namespace onnxgrad::device::cuda {
 /// Text that precedes that of every kernel.
 std::string_view kernel_prelude();
 
-/// A compiled text.
+/// A text that is compiled in the background, so that those of a plan are compiled side by side,
+/// and loaded when its first function is asked for. Any thread.
 class Module {
  public:
-  /// Compiles `text`, after the prelude, or takes its image from the cache, and loads it; the same
-  /// text is loaded once. Products are not contracted with sums. Throws: DeviceError.
+  /// The module of `text`, which stands after the prelude; its image may come from the cache. There
+  /// is one of a text. Products are not contracted with sums. Throws: DeviceError (no NVRTC).
   static std::shared_ptr<const Module> of(const std::shared_ptr<Context>& context,
                                           const std::string& text);
 
-  /// Throws: DeviceError (there is no such kernel).
-  Handle function(const char* name) const;
+  /// Throws: DeviceError (the text cannot be compiled, or has no such kernel).
+  Handle function(const std::string& name) const;
   /// Its text, without the prelude.
   const std::string& text() const { return text_; }
 
  private:
-  Module(std::shared_ptr<Context> context, const std::string& image, std::string text);
+  Module(std::shared_ptr<Context> context, std::string text);
 
   std::shared_ptr<Context> context_;
-  Owned module_;
   std::string text_;
+  std::shared_future<std::string> image_;
+  mutable std::mutex mutex_;
+  mutable Owned module_;
+  mutable std::map<std::string, Handle> functions_;
 };
 
 /// A parameter of a kernel.
@@ -63,11 +70,13 @@ struct Word {
   static Word of(double value) { return {.kind = Kind::kReal, .real = value}; }
 };
 
+/// Threads that a block has at most: with this bound a thread may use 255 registers.
+inline constexpr unsigned kMostThreads = 256;
+
 /// A launch of a kernel.
 struct TextKernel {
-  std::shared_ptr<const Module> module;  ///< keeps `function`
-  std::string name = {};                 ///< of the function
-  Handle function = nullptr;
+  std::shared_ptr<const Module> module;
+  std::string name = {};                  ///< of its function
   std::array<unsigned, 3> grid{1, 1, 1};  ///< a zero: nothing is launched
   std::array<unsigned, 3> block{1, 1, 1};
   unsigned shared_bytes = 0;

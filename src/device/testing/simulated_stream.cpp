@@ -32,9 +32,11 @@ class SimulatedEvent final : public Event {
     ++parts_->num_waits;
     parts_->schedule.wait({&task_, 1});
   }
-  double seconds() const override {
+  double seconds_after(const Event& earlier) const override {
+    const auto& before = static_cast<const SimulatedEvent&>(earlier);
+    before.wait();
     wait();
-    return at_s_;
+    return at_s_ - before.at_s_;
   }
 
  private:

@@ -375,7 +375,7 @@ KernelOffer offer_backward(const KernelRequest& request, bool is_fused) {
   }
   KernelOffer offer;
   offer.kernel = prepared(std::move(launches), "rows of " + std::to_string(rows.size));
-  offer.kernel.scratch_bytes = statistics_bytes + 3 * places.splits * rows.size * 8;
+  offer.kernel.scratch_bytes = statistics_bytes + std::int64_t{3} * places.splits * rows.size * 8;
   return offer;
 }
 

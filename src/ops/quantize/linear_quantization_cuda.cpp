@@ -84,8 +84,8 @@ KernelOffer offer_kernel(const KernelRequest& request, const char* name, DataTyp
   std::int64_t largest = 0;
   base::visit_types<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t>(
       integers, [&]<class T>(T) {
-        least = std::numeric_limits<T>::lowest();
-        largest = std::numeric_limits<T>::max();
+        least = std::int64_t{std::numeric_limits<T>::lowest()};
+        largest = std::int64_t{std::numeric_limits<T>::max()};
       });
   if (largest == 0 && !(has_32_bits && integers == DataType::kInt32)) {
     return decline_dtype(request, integers);

@@ -214,7 +214,8 @@ constexpr Kind kMin{.fold = "og_least", .map = "x", .accumulates_elements = true
 KernelOffer offer_kind(const KernelRequest& request, const Kind& kind, std::string_view types) {
   const DataType dtype = request.inputs[0].dtype;
   const std::string_view type = text_type(dtype);
-  if (type.empty() || types.find(std::string(" ") + std::string(type) + " ") == types.npos) {
+  if (type.empty() ||
+      types.find(std::string(" ") + std::string(type) + " ") == std::string_view::npos) {
     return decline_dtype(request, dtype);
   }
   const auto is_reduced = reduced_axes(request);

@@ -6,12 +6,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,13 +21,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum Result : int { kOk = 0, kCompilation = 6 };
+enum Result : int { kOk = 0, kInvalidOption = 5, kCompilation = 6 };
 
 struct Program {
   std::string text;
   std::string image;
   std::string log;
+  bool is_virtual = false;  ///< for no card: there is no machine code
 };
+
+// Compute capabilities that are known: ONNXGRAD_STANDIN_ARCHITECTURES, or those of version 13.0.
+std::vector<int> architectures() {
+  const char* wanted = std::getenv("ONNXGRAD_STANDIN_ARCHITECTURES");
+  if (wanted == nullptr) wanted = "75 80 86 87 88 89 90 100 103 110 120 121";
+  std::istringstream text(wanted);
+  return {std::istream_iterator<int>(text), {}};
+}
+
+// The capability that options name, if it is known; else 0.
+int architecture_of(int num_options, const char* const* options, bool& is_virtual) {
+  for (int i = 0; i < num_options; ++i) {
+    const std::string option = options[i];
+    for (const char* kind : {"sm_", "compute_"}) {
+      const std::string begin = std::string("--gpu-architecture=") + kind;
+      if (!option.starts_with(begin)) continue;
+      is_virtual = *kind == 'c';
+      const int wanted = std::atoi(option.c_str() + begin.size());
+      for (const int known : architectures()) {
+        if (known == wanted) return known;
+      }
+    }
+  }
+  return 0;
+}
 
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -79,12 +107,13 @@ const char* nvrtcGetErrorString(int result) {
 
 int nvrtcCreateProgram(void** program, const char* text, const char* /*name*/, int /*headers*/,
                        const char* const* /*sources*/, const char* const* /*names*/) {
-  *program = new Program{.text = text, .image = {}, .log = {}};
+  *program = new Program{.text = text};
   return kOk;
 }
 
 int nvrtcCompileProgram(void* handle, int num_options, const char* const* options) {
   auto& program = *static_cast<Program*>(handle);
+  if (architecture_of(num_options, options, program.is_virtual) == 0) return kInvalidOption;
   keep_text(program.text, num_options, options);
   const Folder folder;
   const fs::path source = folder.path / "kernel.cpp";
@@ -110,12 +139,31 @@ int nvrtcCompileProgram(void* handle, int num_options, const char* const* option
 }
 
 int nvrtcGetCUBINSize(void* handle, std::size_t* bytes) {
-  *bytes = static_cast<Program*>(handle)->image.size();
+  const auto& program = *static_cast<Program*>(handle);
+  *bytes = program.is_virtual ? 0 : program.image.size();
   return kOk;
 }
 int nvrtcGetCUBIN(void* handle, char* to) {
+  const auto& program = *static_cast<Program*>(handle);
+  if (!program.is_virtual) std::memcpy(to, program.image.data(), program.image.size());
+  return kOk;
+}
+int nvrtcGetPTXSize(void* handle, std::size_t* bytes) {
+  *bytes = static_cast<Program*>(handle)->image.size();
+  return kOk;
+}
+int nvrtcGetPTX(void* handle, char* to) {
   const std::string& image = static_cast<Program*>(handle)->image;
   std::memcpy(to, image.data(), image.size());
+  return kOk;
+}
+int nvrtcGetNumSupportedArchs(int* count) {
+  *count = static_cast<int>(architectures().size());
+  return kOk;
+}
+int nvrtcGetSupportedArchs(int* to) {
+  const std::vector<int> known = architectures();
+  std::copy(known.begin(), known.end(), to);
   return kOk;
 }
 int nvrtcGetProgramLogSize(void* handle, std::size_t* bytes) {
