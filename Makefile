@@ -96,6 +96,7 @@ test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN a
 	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test \
 	  onnxgrad_standin_driver onnxgrad_standin_nvrtc onnxgrad_standin_cublaslt onnxgrad_standin_cudnn
 	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
+	  ONNXGRAD_STANDIN_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all --param=asan-stack=0' \
 	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
 
 cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
