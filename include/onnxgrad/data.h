@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "onnxgrad/device_tensor.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/tensor.h"
 
@@ -35,6 +36,8 @@ struct Dataset {
   /// Inputs by name; a single tensor with an empty name is the only input. Integers and other
   /// floating types are converted (with checks) if the model expects another type.
   NamedTensors inputs;
+  /// Inputs above that are in the memory of a device too: a fit on it reads them there.
+  NamedDeviceTensors placed = {};
   /// Labels in the user's form; see TrainingSession::encode_target.
   Tensor target;
   /// Labels by the output that their loss is applied to; replaces `target` if there are several

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "bindings.h"
+#include "device_tensor_caster.h"
 #include "onnxgrad/data_files.h"
 #include "onnxgrad/metrics.h"
 #include "onnxgrad/tables.h"
-#include "tensor_caster.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -184,8 +184,10 @@ void bind_dataset(nb::module_& module) {
           "__init__",
           [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
              const NamedTensors& targets, const std::optional<Tensor>& sample_weight,
-             std::int64_t first_row, const std::shared_ptr<DataOrigin>& origin) {
+             std::int64_t first_row, const std::shared_ptr<DataOrigin>& origin,
+             const std::optional<NamedDeviceTensors>& placed) {
             new (place) Dataset{.inputs = inputs,
+                                .placed = placed.value_or(NamedDeviceTensors{}),
                                 .target = target.value_or(Tensor{}),
                                 .targets = targets,
                                 .sample_weight = sample_weight.value_or(Tensor{}),
@@ -193,7 +195,7 @@ void bind_dataset(nb::module_& module) {
                                 .origin = origin};
           },
           "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none(), "first_row"_a = 0,
-          "origin"_a.none() = nb::none())
+          "origin"_a.none() = nb::none(), "placed"_a.none() = nb::none())
       .def_ro("inputs", &Dataset::inputs)
       .def_ro("target", &Dataset::target)
       .def_prop_ro("sample_weight",

@@ -217,6 +217,9 @@ void judge(const Model& model, Report& report) {
       if (trained.contains(tied.main->name)) trained.insert(tied.copy->name);
     }
     for (WeightInfo& weight : report.weights) {
+      if (train::is_quantized(weight) && trained.contains(weight.name)) {
+        train::mark_as_rounded(weight);
+      }
       if (!weight.trainable || trained.contains(weight.name)) continue;
       weight.trainable = false;
       weight.reason = "without influence on the loss";

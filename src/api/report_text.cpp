@@ -170,6 +170,15 @@ std::string reasons_text(const Report& report) {
     known->second += (known->second.empty() ? "'" : ", '") + weight.name + "'";
   }
   std::string text;
+  std::vector<std::string> rounded;
+  for (const WeightInfo& weight : report.weights) {
+    if (weight.trainable && train::is_quantized(weight)) rounded.push_back(weight.name);
+  }
+  if (!rounded.empty()) {
+    text = base::printable(
+               fmt::format("trained as rounded numbers: '{}'", fmt::join(rounded, "', '"))) +
+           "\n";
+  }
   for (const auto& [reason, names] : reasons) {
     text += base::printable(fmt::format("not trained: {} ({})", names, reason)) + "\n";
   }

@@ -7,13 +7,16 @@
 
 #include "base/check.h"
 #include "base/memory_budget.h"
+#include "base/rounding.h"
 
 namespace onnxgrad::device {
 
-// The budget counts whole units of the device's alignment, which is what a buffer takes.
+std::int64_t Device::charged_bytes(std::int64_t bytes) const {
+  return base::round_up(std::max<std::int64_t>(bytes, 1), alignment());
+}
+
 Buffer Device::allocate(std::int64_t bytes) {
-  const std::int64_t unit = alignment();
-  const std::int64_t charged = (std::max<std::int64_t>(bytes, 1) + unit - 1) / unit * unit;
+  const std::int64_t charged = charged_bytes(bytes);
   std::shared_ptr<base::MemoryBudget> budget = this->budget();
   budget->reserve(charged);
   Buffer buffer;

@@ -120,6 +120,12 @@ class Device {
   virtual std::int64_t alignment() const = 0;
   /// Returns uninitialised memory, charged to budget(). Throws: DeviceError.
   Buffer allocate(std::int64_t bytes);
+  /// Bytes that a buffer of so many is charged for: whole units of the alignment.
+  std::int64_t charged_bytes(std::int64_t bytes) const;
+  /// Bytes that a buffer is charged for; 0: it is none.
+  std::int64_t charged_bytes(const Buffer& buffer) const {
+    return buffer.owner == nullptr ? 0 : charged_bytes(buffer.bytes);
+  }
   /// Bytes of its memory; 0: not known.
   virtual std::int64_t memory_bytes() const { return 0; }
   /// The part of a budget that its memory is charged to: on the host the budget itself.

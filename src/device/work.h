@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "opdef/kernel.h"
@@ -46,6 +47,7 @@ struct Work {
   std::span<const CallPlace> places = {};  ///< one per call; empty: all on stream 0
   /// The uses of each call's arguments; empty: not known.
   std::span<const std::span<const Operand>> operands = {};
+  std::span<const std::string> names = {};  ///< of the calls, for messages; empty: not known
 };
 
 /// Work that a device keeps in a form that it can repeat.
@@ -59,10 +61,11 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual bool is_done() const = 0;
-  /// Waits on the host until the point is reached.
+  /// Waits on the host until the point is reached. Throws: the error of work before it, on devices
+  /// that know whose it is; others throw in Stream::synchronize.
   virtual void wait() const = 0;
-  /// Seconds of the device from another point, of the same device, to this one; waits for both.
-  /// NaN: one was not reached, because of an error. Both from Stream::mark(true).
+  /// Seconds of the device from another point, of the same device, to this one; waits for both, and
+  /// throws as wait() does. Both from Stream::mark(true).
   virtual double seconds_after(const Event& earlier) const = 0;
 };
 

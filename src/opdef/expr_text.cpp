@@ -29,36 +29,8 @@ std::string_view compute_type(DataType compute) {
   }
 }
 
-// The type of an element in memory.
-std::string_view stored_type(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      return "og_f32";
-    case DataType::kFloat64:
-      return "og_f64";
-    case DataType::kFloat16:
-    case DataType::kBfloat16:
-    case DataType::kUint16:
-      return "og_u16";
-    case DataType::kInt8:
-      return "og_i8";
-    case DataType::kUint8:
-    case DataType::kBool:
-      return "og_u8";
-    case DataType::kInt16:
-      return "og_i16";
-    case DataType::kInt32:
-      return "og_i32";
-    case DataType::kUint32:
-      return "og_u32";
-    case DataType::kInt64:
-      return "og_i64";
-    case DataType::kUint64:
-      return "og_u64";
-    default:
-      return "";
-  }
-}
+// The type of an element in memory; numbers of 16 bits are their bits.
+std::string_view stored_type(DataType dtype) { return is_f16(dtype) ? "og_u16" : text_type(dtype); }
 
 std::string constant_text(double value, DataType compute) {
   const bool is_single = compute == DataType::kFloat32;

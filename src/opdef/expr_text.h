@@ -24,6 +24,10 @@ namespace onnxgrad::opdef {
 /// before, is `static inline`.
 std::string_view text_prelude();
 
+/// The name of an element's type in texts: "og_f32", "og_bf16", "og_u8" for bool; empty for types
+/// without one. block_text() defines those of 16 bits.
+std::string_view text_type(DataType dtype);
+
 /// The function of a program:
 ///
 ///   OG_FUNCTION void <name>(const T* in, T* out)

@@ -230,4 +230,36 @@ OG_FUNCTION og_u64 og_to_unsigned(float a) { return og_to_unsigned((double)a); }
 )";
 }
 
+std::string_view text_type(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat32:
+      return "og_f32";
+    case DataType::kFloat64:
+      return "og_f64";
+    case DataType::kFloat16:
+      return "og_f16";
+    case DataType::kBfloat16:
+      return "og_bf16";
+    case DataType::kInt8:
+      return "og_i8";
+    case DataType::kBool:
+    case DataType::kUint8:
+      return "og_u8";
+    case DataType::kInt16:
+      return "og_i16";
+    case DataType::kUint16:
+      return "og_u16";
+    case DataType::kInt32:
+      return "og_i32";
+    case DataType::kUint32:
+      return "og_u32";
+    case DataType::kInt64:
+      return "og_i64";
+    case DataType::kUint64:
+      return "og_u64";
+    default:
+      return {};
+  }
+}
+
 }  // namespace onnxgrad::opdef

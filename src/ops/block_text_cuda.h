@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/cuda/text_kernel.h"
+#include "opdef/expr_text.h"
 #include "opdef/kernel.h"
 
 // Kernels whose blocks combine elements: reductions, normalisations, losses. A block has
@@ -22,8 +23,7 @@ namespace onnxgrad::ops {
 /// with the folds og_sum, og_largest and og_least, og_walk over runs of elements.
 std::string_view block_text();
 
-/// The type of an element in texts: "float", "og_bf16", "og_i32"; empty for types without one.
-std::string_view text_type(DataType dtype);
+using opdef::text_type;
 
 /// Lines `typedef <type> <name>;`.
 std::string typedefs(std::initializer_list<std::pair<std::string_view, std::string_view>> types);

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "opdef/expr_text.h"
+
 namespace onnxgrad::ops {
 
 using device::cuda::TextKernel;
@@ -36,22 +38,11 @@ OG_FUNCTION og_place og_walk(const og_words<n>& a, int w, og_i64 index) {
   }
   return at;
 }
-// An index in [-size, size) as one in [0, size). Others become -1 and are noted in the record
-// (device/cuda/faults.cpp) and behind the cells (DeviceStepCells).
+// An index in [-size, size) as one in [0, size). Others are refused and become -1.
 OG_FUNCTION og_i64 og_checked(og_i64 index, og_i64 size, og_u64* cells, og_i64 record,
                               og_i64 position) {
   if (index >= -size && index < size) return index < 0 ? index + size : index;
-  og_u64* const taken = (og_u64*)record;
-  volatile og_u64* const refused = cells == 0 ? 0 : cells + 6;
-  if (refused != 0) *refused = 1;
-  if (atomicCAS(taken, 0ull, 1ull) == 0) {
-    volatile og_u64* const note = taken;
-    note[1] = (og_u64)index;
-    note[2] = (og_u64)position;
-    note[5] = refused == 0 ? 0 : OG_HANDLE(refused);
-    note[3] = 1;
-    atomicCAS((og_u64*)note[4], 0ull, (og_u64)record);
-  }
+  og_refuse(cells, record, index, position);
   return -1;
 }
 )";
@@ -116,18 +107,15 @@ bool append_walk(std::vector<Word>& words, std::vector<WalkAxis> axes) {
 }
 
 std::string typed_text(const std::string& type) {
-  return fmt::format("typedef {} og_T;\n{}", type, kHelpers);
+  return fmt::format("typedef {} og_T;\n{}{}", type, fault_text(), kHelpers);
 }
 
 std::string move_text(std::int64_t bytes) { return typed_text(unsigned_name(bytes)); }
 
 std::string walk_type(DataType dtype) {
-  if (dtype == DataType::kFloat32) return "og_f32";
-  if (dtype == DataType::kFloat64) return "og_f64";
-  if (!is_integer(dtype) || element_bytes(dtype) == 0) return {};
-  const bool is_signed = dtype == DataType::kInt8 || dtype == DataType::kInt16 ||
-                         dtype == DataType::kInt32 || dtype == DataType::kInt64;
-  return fmt::format("og_{}{}", is_signed ? 'i' : 'u', 8 * element_bytes(dtype));
+  const bool has_numbers =
+      is_integer(dtype) || dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+  return has_numbers ? std::string(opdef::text_type(dtype)) : std::string();
 }
 
 std::int64_t unit_of(std::int64_t run_bytes) {
@@ -196,24 +184,18 @@ TextKernel bytes_kernel(const KernelRequest& request, std::int64_t bytes,
       {Word::argument(from_argument), Word::argument(to_argument), Word::of(bytes / unit)});
 }
 
-void CheckedIndices::append(std::vector<Word>& words) const {
-  words.push_back(Word::cells());
-  words.push_back(Word::of(*record));
-}
-
-CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,
-                               std::vector<std::int64_t> sizes) {
-  device::cuda::Faults& faults = card_of(request)->faults();
+Refusal checked_indices(const KernelRequest& request, std::size_t input,
+                        std::vector<std::int64_t> sizes) {
   const auto raise = [source = index_source(request, input), sizes = std::move(sizes)](
                          std::int64_t value, std::int64_t position) {
     const auto at = static_cast<std::size_t>(position) % std::max<std::size_t>(sizes.size(), 1);
     throw_index_error(value, sizes.empty() ? 0 : sizes[at], source, position);
   };
-  return {.record = faults.add(raise)};
+  return refusal(request, raise);
 }
 
 KernelOffer offer_checked(const KernelRequest& request, std::vector<TextKernel> all,
-                          const CheckedIndices& checked, std::string label, std::size_t input,
+                          const Refusal& checked, std::string label, std::size_t input,
                           const std::vector<std::int64_t>& sizes) {
   for (TextKernel& kernel : all) kernel.keeps = checked.record;
   KernelOffer offer;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/fault_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/tensor/strided_copy_cpu.h"
@@ -49,17 +50,13 @@ KernelOffer offer_copy(const KernelRequest& request, const CopyRequest& copy, st
 device::cuda::TextKernel bytes_kernel(const KernelRequest& request, std::int64_t bytes,
                                       std::int64_t from_argument, std::int64_t to_argument);
 
-/// Words for og_checked of the indices in `input`, and what the kernel keeps for them.
-struct CheckedIndices {
-  std::shared_ptr<const std::int64_t> record;  ///< its address
-  void append(std::vector<device::cuda::Word>& words) const;
-};
-CheckedIndices checked_indices(const KernelRequest& request, std::size_t input,
-                               std::vector<std::int64_t> sizes);
+/// Words for og_checked of the indices in `input`.
+Refusal checked_indices(const KernelRequest& request, std::size_t input,
+                        std::vector<std::int64_t> sizes);
 
 /// An offer of launches that check the indices in `input`.
 KernelOffer offer_checked(const KernelRequest& request, std::vector<device::cuda::TextKernel> all,
-                          const CheckedIndices& checked, std::string label, std::size_t input,
+                          const Refusal& checked, std::string label, std::size_t input,
                           const std::vector<std::int64_t>& sizes);
 
 }  // namespace onnxgrad::ops

@@ -1,11 +1,13 @@
 #include "ops/random_text_cuda.h"
 
+#include <bit>
 #include <cstddef>
 
 #include "base/philox.h"
 #include "opdef/kernel.h"
 #include "ops/block_text_cuda.h"
 #include "ops/random/draws.h"
+#include "ops/random/random_errors.h"
 
 namespace onnxgrad::ops {
 
@@ -19,7 +21,7 @@ static_assert(offsetof(opdef::StepCells, step) == 8 &&
 static_assert(static_cast<int>(base::RandomUse::kOperator) == 4);
 
 std::string random_text() {
-  return R"(
+  return std::string(fault_text()) + R"(
 struct og_random { og_u32 word[4]; };
 
 OG_FUNCTION og_random og_philox(og_random counter, og_u64 key) {
@@ -62,12 +64,15 @@ struct og_drop {
   double scale;
 };
 
-// A ratio that is out of range makes the results no numbers.
+// A ratio that is out of range is refused: nothing is dropped.
 template <class W, class R>
 OG_FUNCTION og_drop og_drop_of(const W& a, int at, const R* ratio, const og_u8* mode) {
   if (mode == 0 || *mode == 0) return {false, 0, 1};
   const double given = ratio == 0 ? 0.5 : (double)*ratio;
-  if (!(given >= 0 && given < 1)) return {true, 0, (double)og_bits<float>(0x7fc00000u)};
+  if (!(given >= 0 && given < 1)) {
+    og_refuse(a.template pointer<og_u64>(at + 8), a.integer(at + 9), og_bits<og_i64>(given), 0);
+    return {false, 0, 1};
+  }
   return {given > 0, (og_u64)(given * 4294967296.0), 1 / (1 - given)};
 }
 
@@ -87,6 +92,17 @@ void add_random_words(std::vector<Word>& words, const ir::Node& node, const Dims
   add_integers(words, {std::int64_t{stream.stream}, stream.own_seed ? 1 : 0,
                        static_cast<std::int64_t>(stream.own_seed.value_or(0)),
                        rows.has_rows ? 1 : 0, rows.stretches, rows.length, 0});
+}
+
+Refusal add_dropout_words(std::vector<Word>& words, const opdef::KernelRequest& request,
+                          const Dims& dims) {
+  add_random_words(words, request.node, dims);
+  Refusal ratio =
+      refusal(request, [node = request.node.name](std::int64_t bits, std::int64_t /*position*/) {
+        throw_dropout_ratio(std::bit_cast<double>(bits), node);
+      });
+  ratio.append(words);
+  return ratio;
 }
 
 }  // namespace onnxgrad::ops

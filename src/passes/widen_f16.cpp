@@ -60,7 +60,7 @@ class Widener {
   bool widen(ir::Node& node) {
     {
       const WidenedNode in_float32(node, kMaxConstant);
-      if (!context_.has_kernel(node)) return false;
+      if (!context_.has_kernel(in_float32.node())) return false;
     }
     std::vector<ir::Node*> after;
     for (ir::Value*& input : node.inputs) {
@@ -139,10 +139,9 @@ bool touches_f16(const ir::Node& node) {
          std::ranges::any_of(node.outputs, ir::holds_f16);
 }
 
-WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
-    : node_(node), inputs_(node.inputs), outputs_(node.outputs), attributes_(node.attributes) {
-  values_.reserve(inputs_.size() + outputs_.size());
-  for (auto* list : {&node.inputs, &node.outputs}) {
+WidenedNode::WidenedNode(const ir::Node& node, std::int64_t max_constant) : node_(node) {
+  values_.reserve(node_.inputs.size() + node_.outputs.size());
+  for (auto* list : {&node_.inputs, &node_.outputs}) {
     for (ir::Value*& value : *list) {
       if (!ir::holds_f16(value)) continue;
       ir::Value& wide = values_.emplace_back();
@@ -155,13 +154,7 @@ WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
       value = &wide;
     }
   }
-  widen_attributes(node);
-}
-
-WidenedNode::~WidenedNode() {
-  node_.inputs = std::move(inputs_);
-  node_.outputs = std::move(outputs_);
-  node_.attributes = std::move(attributes_);
+  widen_attributes(node_);
 }
 
 bool widen_f16(ir::Graph& graph, const PassContext& context) {

@@ -16,17 +16,15 @@ bool touches_f16(const ir::Node& node);
 /// attributes that name types. Constants have their values, up to `max_constant` elements.
 class WidenedNode {
  public:
-  explicit WidenedNode(ir::Node& node,
+  explicit WidenedNode(const ir::Node& node,
                        std::int64_t max_constant = std::numeric_limits<std::int64_t>::max());
-  ~WidenedNode();
   WidenedNode(const WidenedNode&) = delete;
   WidenedNode& operator=(const WidenedNode&) = delete;
 
+  const ir::Node& node() const { return node_; }
+
  private:
-  ir::Node& node_;
-  std::vector<ir::Value*> inputs_;
-  std::vector<ir::Value*> outputs_;
-  std::vector<ir::Attribute> attributes_;
+  ir::Node node_;
   std::vector<ir::Value> values_;
 };
 

@@ -182,9 +182,11 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
     for (const Tensor& constant : region.plan.constants) {
       entry.constant_bytes += constant.size_bytes();
     }
+    entry.inner = region.bodies;
     if (submits()) {
-      entry.body = std::make_shared<const SubmittedBody>(
+      entry.submitted = std::make_shared<const SubmittedBody>(
           std::move(region.plan), states, engine_.device.alignment(), may_draw(body, engine_.ops));
+      entry.body = entry.submitted;
     } else {
       entry.body = std::make_shared<const PlannedBody>(std::move(region.plan), std::move(states));
     }
@@ -203,7 +205,8 @@ CompiledRegion PlannedBodies::compile_within(const Program& program,
   std::int64_t most = *max_arena_;
   while (true) {
     try {
-      return runtime::compile(program, feeds, engine_, options_, [most] { return most; });
+      return runtime::compile(program, feeds, engine_, options_,
+                              [most](const Plan&, const PlannedBodies*) { return most; });
     } catch (const ArenaTooSmall& error) {
       is_least = true;
       most = std::max(error.least_bytes, most + 1);
@@ -230,9 +233,31 @@ Recomputed PlannedBodies::recomputed() const {
 
 std::int64_t PlannedBodies::num_plans() const { return std::ssize(entries_); }
 
-std::int64_t PlannedBodies::constant_bytes() const {
+std::int64_t PlannedBodies::memory_bytes() const {
   std::int64_t total = 0;
-  for (const Entry& entry : entries_) total += entry.constant_bytes;
+  for (const Entry& entry : entries_) {
+    if (!submits()) total += entry.constant_bytes;
+    if (entry.submitted) total += entry.submitted->memory_bytes();
+    if (entry.inner) total += entry.inner->memory_bytes();
+  }
+  return total;
+}
+
+std::int64_t PlannedBodies::planned_bytes() const {
+  std::int64_t total = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.submitted) total += entry.submitted->planned_bytes(engine_.device);
+    if (entry.inner) total += entry.inner->planned_bytes();
+  }
+  return total;
+}
+
+std::int64_t PlannedBodies::host_bytes() const {
+  std::int64_t total = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.submitted) total += entry.constant_bytes + entry.submitted->mirror_bytes();
+    if (entry.inner) total += entry.inner->host_bytes();
+  }
   return total;
 }
 
@@ -257,7 +282,7 @@ std::vector<Tensor> BodyRunner::run(const std::vector<Tensor>& inputs,
 
 std::int64_t BodyRunner::memory_bytes() const {
   const MemoryUse use = executor_->memory();
-  return use.state + use.arena + use.constants + use.dynamic;
+  return use.state + use.arena + use.constants + use.dynamic + use.slots + use.cells;
 }
 
 std::int64_t BodyRunner::num_plans() const { return executor_->num_cached(); }

@@ -22,6 +22,8 @@
 
 namespace onnxgrad::runtime {
 
+class SubmittedBody;
+
 /// Runs one subgraph of a dynamic node with an executor: its formal inputs, then the captured
 /// values.
 class BodyRunner {
@@ -80,7 +82,12 @@ class PlannedBodies final : public opdef::BodyCompiler {
                                                      opdef::BodyForm form,
                                                      std::string& reason) const override;
   std::int64_t num_plans() const;
-  std::int64_t constant_bytes() const;
+  /// Memory of the device for its plans: constants, and the cells of bodies that have been run.
+  std::int64_t memory_bytes() const;
+  /// Bytes of another device that these will be when every body has been run; 0 on the host.
+  std::int64_t planned_bytes() const;
+  /// Constants and mirrors that the host keeps for plans on another device; 0 on the host.
+  std::int64_t host_bytes() const;
   /// Makes later plans have smaller arenas, by computing values again in each iteration; existing
   /// plans belong to their kernels. False: arenas are as small as possible.
   bool shrink() const;
@@ -91,6 +98,8 @@ class PlannedBodies final : public opdef::BodyCompiler {
   struct Entry {
     std::string key = {};
     std::shared_ptr<const opdef::CompiledBody> body = nullptr;  // nullptr: see reason
+    std::shared_ptr<const SubmittedBody> submitted = nullptr;   // the body, on a device
+    std::shared_ptr<const PlannedBodies> inner = nullptr;       // those within it
     std::string reason = {};
     std::int64_t constant_bytes = 0;
     std::int64_t arena_bytes = 0;

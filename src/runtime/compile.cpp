@@ -33,7 +33,7 @@ bool is_static(const ir::Value* value) {
 class Compiler {
  public:
   Compiler(const Program& program, const std::vector<FeedInfo>& feeds, const Engine& engine,
-           const ExecutorOptions& options, std::function<std::int64_t()> max_arena_bytes)
+           const ExecutorOptions& options, MaxArenaBytes max_arena_bytes)
       : program_(program),
         feeds_(feeds),
         engine_(engine),
@@ -47,9 +47,7 @@ class Compiler {
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
     context.inferred = &inferred_;
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
-    context.has_kernel = [this](const ir::Node& node) {
-      return has_kernel(const_cast<ir::Node&>(node));  // NOLINT: ours, and the same afterwards
-    };
+    context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
     context.prefers = [this](const ir::Node& node) {
       return has_kernel(node, engine_.kernels, /*is_candidate=*/true);
     };
@@ -206,7 +204,7 @@ class Compiler {
 
   // Whether the node is run as it is. One that the device has no kernel for goes to the CPU, unless
   // it is fused, or the device takes it in float32.
-  bool has_kernel(ir::Node& node) const {
+  bool has_kernel(const ir::Node& node) const {
     if (!node.subgraphs().empty()) {
       return select_kernel(engine_,
                            make_request(engine_, node, options_.threads, region_.bodies.get()))
@@ -217,7 +215,7 @@ class Compiler {
     if (!has_kernel(node, engine_.on_host())) return false;
     if (!passes::touches_f16(node)) return true;
     const passes::WidenedNode in_float32(node);
-    return !has_kernel(node, engine_.kernels);
+    return !has_kernel(in_float32.node(), engine_.kernels);
   }
 
   // Whether the device has kernels for all nodes of a body, as far as their operators say.
@@ -248,7 +246,7 @@ class Compiler {
     if (!has_kernel(node)) {
       if (!passes::touches_f16(node)) return false;
       const passes::WidenedNode in_float32(node);
-      if (!has_kernel(node)) return false;
+      if (!has_kernel(in_float32.node())) return false;
     }
     auto [known, is_new] = genuine_.try_emplace(function.name, false);
     if (is_new) known->second = is_genuine(node, function);
@@ -434,6 +432,7 @@ class Compiler {
     for (const ir::Value* output : from.outputs) to.outputs.push_back(map.at(output));
     for (const StateUpdate& update : binding_.updates) {
       tail->updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
+      binding_.updated_later.insert(binding_.states.at(update.input));
     }
     binding_.updates.clear();
     from.outputs = std::move(plan_outputs);
@@ -445,7 +444,7 @@ class Compiler {
   const std::vector<FeedInfo>& feeds_;
   const Engine& engine_;
   const ExecutorOptions& options_;
-  std::function<std::int64_t()> max_arena_bytes_;
+  MaxArenaBytes max_arena_bytes_;
   KernelEvaluator evaluator_;
   CompiledRegion region_;
   GraphBinding binding_;
@@ -464,7 +463,7 @@ bool gives_shape(const opdef::TensorDesc& desc) {
 
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
                        const Engine& engine, const ExecutorOptions& options,
-                       std::function<std::int64_t()> max_arena_bytes) {
+                       MaxArenaBytes max_arena_bytes) {
   return Compiler(program, feeds, engine, options, std::move(max_arena_bytes)).run();
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/device_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +15,13 @@ DeviceCells::DeviceCells(device::Device& device, device::Stream& stream)
     : stream_(stream), memory_(device.allocate(sizeof(device::DeviceStepCells))) {
   const device::DeviceStepCells first;
   stream_.copy_in(memory_.address, reinterpret_cast<const std::byte*>(&first), sizeof first);
+}
+
+DeviceCells::~DeviceCells() {
+  try {
+    stream_.synchronize();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): these results are not needed
+  }
 }
 
 void DeviceCells::update(const opdef::StepCells& cells) {
@@ -48,18 +57,19 @@ DeviceRun::DeviceRun(const Plan& plan, device::Device& device, device::Stream& s
       resolve_(std::move(resolve)),
       on_host_(plan),
       constants_(plan.constants.size()),
-      is_constant_read_(plan.constants.size(), false),
+      readers_(plan),
       feeds_(plan.feed_bytes.size()) {
-  find_readers();
   copy_constants();
   const bool may_refuse = plan.may_throw();
   for (const PlanStep& step : plan.steps) {
     places_.push_back(step.place);
     places_.back().is_guarded = may_refuse && writes_state(step);
     operands_.emplace_back(step.uses);
+    names_.push_back(fmt::format("{} '{}'", step.op_type, step.node));
   }
   for (const Copy& copy : plan.copies) {
     places_.push_back({.is_guarded = may_refuse && copy.to.kind == Location::Kind::kState});
+    names_.emplace_back("the copy of a result");
     copies_.push_back({.bytes = copy.bytes});
     copy_operands_.push_back({.bytes = copy.bytes, .is_read = true});
     copy_operands_.push_back({.bytes = copy.bytes, .is_written = true});
@@ -77,27 +87,44 @@ DeviceRun::~DeviceRun() {
   }
 }
 
-// Constants and feeds that only the CPU reads, and texts, are not on the device.
-void DeviceRun::find_readers() {
+DeviceRun::Readers::Readers(const Plan& plan)
+    : constants(plan.constants.size(), false), feeds(plan.feed_bytes.size(), false) {
   const auto add = [this](const Location& at) {
     const auto place = static_cast<std::size_t>(at.at);
-    if (at.kind == Location::Kind::kConstant) is_constant_read_[place] = true;
-    if (at.kind == Location::Kind::kFeed) feeds_[place].is_on_device = true;
+    if (at.kind == Location::Kind::kConstant) constants[place] = true;
+    if (at.kind == Location::Kind::kFeed) feeds[place] = true;
   };
-  for (const PlanStep& step : plan_.steps) {
+  for (const PlanStep& step : plan.steps) {
     if (!step.is_on_host) std::ranges::for_each(step.args, add);
   }
-  for (const Copy& copy : plan_.copies) add(copy.from);
-  for (const PlanOutput& output : plan_.outputs) {
+  for (const Copy& copy : plan.copies) add(copy.from);
+  for (const PlanOutput& output : plan.outputs) {
     if (output.desc.dtype != DataType::kString) add(output.location);
   }
 }
 
+std::int64_t DeviceRun::planned_bytes(const Plan& plan, const device::Device& device,
+                                      const std::vector<bool>& is_fed_there) {
+  const Readers readers(plan);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < plan.constants.size(); ++i) {
+    if (readers.constants[i]) bytes += device.charged_bytes(plan.constants[i].size_bytes());
+  }
+  for (std::size_t i = 0; i < plan.feed_bytes.size(); ++i) {
+    const bool has_slot = readers.feeds[i] && (i >= is_fed_there.size() || !is_fed_there[i]);
+    if (has_slot) bytes += device.charged_bytes(plan.feed_bytes[i]);
+  }
+  return bytes;
+}
+
+// Nothing is freed that a copy uses, if there is no memory for all.
 void DeviceRun::copy_constants() {
   for (std::size_t i = 0; i < constants_.size(); ++i) {
-    if (!is_constant_read_[i]) continue;
+    if (readers_.constants[i]) constants_[i] = device_.allocate(plan_.constants[i].size_bytes());
+  }
+  for (std::size_t i = 0; i < constants_.size(); ++i) {
+    if (!readers_.constants[i]) continue;
     const Tensor& constant = plan_.constants[i];
-    constants_[i] = device_.allocate(constant.size_bytes());
     stream_.copy_in(constants_[i].address, constant.raw(), constant.size_bytes());
   }
 }
@@ -137,13 +164,13 @@ device::Address DeviceRun::slot(std::size_t i) {
 device::Address DeviceRun::bind(std::size_t i, const std::byte* data) {
   feeds_[i].on_host = data;
   on_host_.bind(i, data);
-  return feeds_[i].is_on_device ? slot(i) : device::Address::kNull;
+  return readers_.feeds[i] ? slot(i) : device::Address::kNull;
 }
 
-void DeviceRun::release(std::size_t i) {
+void DeviceRun::release(std::size_t i, bool is_kept) {
   feeds_[i].on_host = nullptr;
   on_host_.bind(i, nullptr);
-  forget_recordings();
+  if (!is_kept) forget_recordings();
 }
 
 void DeviceRun::forget_recordings() {
@@ -173,14 +200,20 @@ bool DeviceRun::uses_blocks(const Part& part) const {
 void DeviceRun::copy_feeds() {
   for (std::size_t i = 0; i < feeds_.size(); ++i) {
     const Feed& feed = feeds_[i];
-    if (feed.on_host == nullptr || !feed.is_on_device) continue;
+    if (feed.on_host == nullptr || !readers_.feeds[i]) continue;
     stream_.copy_in(feed.slot.address, feed.on_host, plan_.feed_bytes[i]);
   }
 }
 
 std::int64_t DeviceRun::slot_bytes() const {
   std::int64_t bytes = 0;
-  for (const Feed& feed : feeds_) bytes += feed.slot.bytes;
+  for (const Feed& feed : feeds_) bytes += device_.charged_bytes(feed.slot);
+  return bytes;
+}
+
+std::int64_t DeviceRun::constant_bytes() const {
+  std::int64_t bytes = 0;
+  for (const device::Buffer& constant : constants_) bytes += device_.charged_bytes(constant);
   return bytes;
 }
 
@@ -199,7 +232,8 @@ device::Work DeviceRun::work(std::span<const device::KernelCall> calls, std::siz
                              std::size_t end) const {
   return {.calls = calls.subspan(begin, end - begin),
           .places = std::span(places_).subspan(begin, end - begin),
-          .operands = std::span(operands_).subspan(begin, end - begin)};
+          .operands = std::span(operands_).subspan(begin, end - begin),
+          .names = std::span(names_).subspan(begin, end - begin)};
 }
 
 void DeviceRun::copy_out(std::span<const Transfer> transfers) {
@@ -225,11 +259,6 @@ void DeviceRun::enter(const Segment& segment) {
   }
   copy_out(segment.transfers);
   stream_.synchronize();
-}
-
-void DeviceRun::run_on_host(const Segment& segment, const opdef::StepCells& cells) {
-  const opdef::Launch launch{.stream = nullptr, .cells = &cells};
-  for (std::size_t i = segment.begin; i < segment.end; ++i) on_host_.run(i, launch);
 }
 
 namespace {
@@ -272,76 +301,77 @@ void DeviceRun::submit(Part& part, std::span<const device::KernelCall> calls) {
   }
 }
 
-// The kernel of a node with bodies is a function of the host.
-void DeviceRun::submit_step(std::size_t i, const device::KernelCall& call,
-                            const opdef::StepCells& cells) {
-  if (plan_.steps[i].is_body) {
+// The kernel of a node with bodies is a function of the host, which submits work.
+void DeviceRun::run_step(const Segment& segment, std::size_t i, const device::KernelCall& call,
+                         const opdef::StepCells& cells) {
+  if (segment.kind == Segment::Kind::kHost) {
+    on_host_.run(i, {.stream = nullptr, .cells = &cells});
+  } else if (plan_.steps[i].is_body) {
     call.fn(call.data, call.args, {.stream = &target_, .cells = &cells});
   } else {
     const device::CallPlace place{.is_guarded = places_[i].is_guarded};
     stream_.run({.calls = {&call, 1},
                  .places = {&place, 1},
-                 .operands = std::span(operands_).subspan(i, 1)},
+                 .operands = std::span(operands_).subspan(i, 1),
+                 .names = std::span(names_).subspan(i, 1)},
                 cells_.address());
   }
 }
 
-void DeviceRun::run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
+// Calls run_segment(number) for each segment.
+template <class Run>
+void DeviceRun::walk(const opdef::StepCells& cells, const Run& run_segment) {
   cells_.update(cells);
   for (std::size_t s = 0; s < plan_.segments.size(); ++s) {
-    const Segment& segment = plan_.segments[s];
-    enter(segment);
-    switch (segment.kind) {
-      case Segment::Kind::kHost:
-        run_on_host(segment, cells);
-        break;
-      case Segment::Kind::kSubmitted:
-        for (std::size_t i = segment.begin; i < segment.end; ++i) submit_step(i, calls[i], cells);
-        break;
-      case Segment::Kind::kRecordable:
-        submit(parts_[s], calls);
-        break;
-    }
+    enter(plan_.segments[s]);
+    run_segment(s);
     // Libraries for messages do nothing by themselves.
     if (cells.collectives != nullptr) cells.collectives->progress();
   }
-  finish();
+}
+
+void DeviceRun::run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
+  walk(cells, [&](std::size_t s) {
+    const Segment& segment = plan_.segments[s];
+    if (segment.kind == Segment::Kind::kRecordable) {
+      submit(parts_[s], calls);
+      return;
+    }
+    for (std::size_t i = segment.begin; i < segment.end; ++i) run_step(segment, i, calls[i], cells);
+  });
+  copy_in(plan_.last_transfers);
   submit(parts_.back(), calls);
 }
 
 std::vector<std::shared_ptr<device::Event>> DeviceRun::run_timed(
     std::span<const device::KernelCall> calls, const opdef::StepCells& cells) {
-  cells_.update(cells);
   std::vector<std::shared_ptr<device::Event>> events{stream_.mark(true)};
-  for (const Segment& segment : plan_.segments) {
-    enter(segment);
+  walk(cells, [&](std::size_t s) {
+    const Segment& segment = plan_.segments[s];
     for (std::size_t i = segment.begin; i < segment.end; ++i) {
-      if (segment.kind == Segment::Kind::kHost) {
-        on_host_.run(i, {.stream = nullptr, .cells = &cells});
-      } else {
-        submit_step(i, calls[i], cells);
-      }
+      run_step(segment, i, calls[i], cells);
       events.push_back(stream_.mark(true));
     }
-  }
+  });
+  finish(calls);
   return events;
 }
 
-void DeviceRun::finish() { copy_in(plan_.last_transfers); }
-
-void DeviceRun::run_alone(std::size_t i, const device::KernelCall& call,
+void DeviceRun::run_alone(std::size_t i, std::span<const device::KernelCall> calls,
                           const opdef::StepCells& cells) {
   const auto segment = std::ranges::find_if(
       plan_.segments, [i](const Segment& one) { return one.begin <= i && i < one.end; });
   ONNXGRAD_ASSERT(segment != plan_.segments.end());
   cells_.update(cells);
   if (i == segment->begin) enter(*segment);
-  if (segment->kind == Segment::Kind::kHost) {
-    on_host_.run(i, {.stream = nullptr, .cells = &cells});
-    return;
-  }
-  submit_step(i, call, cells);
-  stream_.synchronize();
+  run_step(*segment, i, calls[i], cells);
+  if (segment->kind != Segment::Kind::kHost) stream_.synchronize();
+}
+
+void DeviceRun::finish(std::span<const device::KernelCall> calls) {
+  copy_in(plan_.last_transfers);
+  if (plan_.copies.empty()) return;
+  stream_.run(work(calls, plan_.steps.size(), calls.size()), cells_.address());
 }
 
 Tensor DeviceRun::result(std::size_t i, const device::KernelCall& call,

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -22,8 +23,13 @@ class DeviceCells {
  public:
   /// Both outlive this.
   DeviceCells(device::Device& device, device::Stream& stream);
+  /// Waits for the work that uses them.
+  ~DeviceCells();
+  DeviceCells(const DeviceCells&) = delete;
+  DeviceCells& operator=(const DeviceCells&) = delete;
 
   device::Address address() const { return memory_.address; }
+  const device::Buffer& memory() const { return memory_; }
   /// Makes them equal to those of the host; copies nothing if they are.
   void update(const opdef::StepCells& cells);
   /// Called when StepKernels::count_step has been submitted.
@@ -59,13 +65,24 @@ class DeviceRun {
   device::Address bind(std::size_t i, const std::byte* data);
   /// The slot of feed `i`, for its owner to fill.
   device::Address slot(std::size_t i);
-  /// Feed `i` is read from elsewhere on the device.
-  void release(std::size_t i);
+  /// Feed `i` is read from elsewhere on the device. `is_kept`: its memory is the same until
+  /// forget_recordings() is called.
+  void release(std::size_t i, bool is_kept);
+  /// Whether an address is that of the slot of feed `i`.
+  bool is_slot(std::size_t i, device::Address address) const {
+    return feeds_[i].slot.owner != nullptr && feeds_[i].slot.address == address;
+  }
   /// Called when memory that the plan uses is another one, perhaps at the address of the old.
   void forget_recordings();
   void copy_feeds();
-  /// Bytes of the slots.
+  /// Bytes of the slots, of the constants, and of the host's mirror of the device's memory.
   std::int64_t slot_bytes() const;
+  std::int64_t constant_bytes() const;
+  std::int64_t mirror_bytes() const { return on_host_.mirror_bytes(); }
+  /// Bytes of the device that a run of a plan takes besides its arena and blocks: constants, and
+  /// slots of the feeds that are in host memory.
+  static std::int64_t planned_bytes(const Plan& plan, const device::Device& device,
+                                    const std::vector<bool>& is_fed_there);
 
   /// The call of the plan's copy `i`, whose arguments are source and destination.
   device::KernelCall copy_call(std::size_t i, opdef::KernelArgs args) const;
@@ -77,14 +94,15 @@ class DeviceRun {
   /// Runs the plan's steps, then its copies: one call for each of them. The work of the device is
   /// only submitted. Throws: what a step on the CPU throws; what the device throws.
   void run(std::span<const device::KernelCall> calls, const opdef::StepCells& cells);
-  /// Runs the steps, one after the other: step i runs between events i and i + 1. finish() and the
-  /// copies follow.
+  /// Runs them one after the other: step i between events i and i + 1.
   std::vector<std::shared_ptr<device::Event>> run_timed(std::span<const device::KernelCall> calls,
                                                         const opdef::StepCells& cells);
   /// Runs step `i` until it is done; all steps are run in order, and finish() follows.
-  void run_alone(std::size_t i, const device::KernelCall& call, const opdef::StepCells& cells);
-  /// Copies what the CPU has computed for later readers.
-  void finish();
+  void run_alone(std::size_t i, std::span<const device::KernelCall> calls,
+                 const opdef::StepCells& cells);
+  /// Runs what follows the steps: copies to the device of what the CPU has computed for later
+  /// readers, and the plan's copies.
+  void finish(std::span<const device::KernelCall> calls);
 
   /// A result of step `i`, which has been run alone.
   Tensor result(std::size_t i, const device::KernelCall& call, const PlanResult& result) const;
@@ -92,9 +110,14 @@ class DeviceRun {
   Tensor texts(const PlanOutput& output) const;
 
  private:
+  /// Constants and feeds that are read on the device; not those that only the CPU reads, nor texts.
+  struct Readers {
+    explicit Readers(const Plan& plan);
+    std::vector<bool> constants;
+    std::vector<bool> feeds;
+  };
   struct Feed {
     const std::byte* on_host = nullptr;  ///< nullptr: not copied
-    bool is_on_device = false;           ///< read there
     device::Buffer slot = {};
   };
 
@@ -107,16 +130,17 @@ class DeviceRun {
     std::unique_ptr<device::Recording> recording = nullptr;
   };
 
-  void find_readers();
   void copy_constants();
   void add_parts();
   void divide();
   bool uses_blocks(const Part& part) const;
   void copy_out(std::span<const Transfer> transfers);
   void copy_in(std::span<const Transfer> transfers);
-  void run_on_host(const Segment& segment, const opdef::StepCells& cells);
   void enter(const Segment& segment);
-  void submit_step(std::size_t i, const device::KernelCall& call, const opdef::StepCells& cells);
+  void run_step(const Segment& segment, std::size_t i, const device::KernelCall& call,
+                const opdef::StepCells& cells);
+  template <class Run>
+  void walk(const opdef::StepCells& cells, const Run& run_segment);
   void submit(Part& part, std::span<const device::KernelCall> calls);
 
   const Plan& plan_;
@@ -127,13 +151,14 @@ class DeviceRun {
   Resolve resolve_;
   HostSteps on_host_;
   std::vector<device::Buffer> constants_;
-  std::vector<bool> is_constant_read_;  // on the device
+  Readers readers_;
   std::vector<Feed> feeds_;
   std::vector<Part> parts_;                                 // one per segment, then the copies
   std::vector<device::ByteCopy> copies_;                    // data of the copies' calls
   std::vector<device::CallPlace> places_;                   // of all steps, then the copies
   std::vector<device::Operand> copy_operands_;              // two for each copy
   std::vector<std::span<const device::Operand>> operands_;  // of all calls
+  std::vector<std::string> names_;                          // of all calls
 };
 
 }  // namespace onnxgrad::runtime

@@ -69,6 +69,23 @@ void FeedSlots::bring(std::size_t step, std::span<const Feed> feeds) {
   slot.is_read = steps_.mark(/*is_timed=*/false);
 }
 
+// Points of work that failed would fail whatever waits for them.
+void FeedSlots::abandon() {
+  try {
+    copies_->synchronize();
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the first error is thrown
+  }
+  for (Slot& slot : slots_) slot.is_copied = slot.is_read = nullptr;
+}
+
+std::int64_t FeedSlots::memory_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Slot& slot : slots_) {
+    for (const device::Buffer& feed : slot.feeds) bytes += device_.charged_bytes(feed);
+  }
+  return bytes;
+}
+
 DeviceSeries::DeviceSeries(device::Device& device, device::Stream& stream, DeviceCells& cells)
     : device_(device),
       stream_(stream),
@@ -97,8 +114,13 @@ void DeviceSeries::make_room(std::size_t steps, std::size_t results) {
   has_form_ = false;
 }
 
-void DeviceSeries::add(opdef::KernelFn fn, const void* data, std::vector<std::byte*> args,
-                       std::vector<Operand> operands) {
+std::int64_t DeviceSeries::memory_bytes() const {
+  return device_.charged_bytes(memory_) + (slots_ ? slots_->memory_bytes() : 0);
+}
+
+void DeviceSeries::add(std::string name, opdef::KernelFn fn, const void* data,
+                       std::vector<std::byte*> args, std::vector<Operand> operands) {
+  names_.push_back(std::move(name));
   const std::vector<std::byte*>& own = args_.emplace_back(std::move(args));
   operands_.emplace_back(own_operands_.emplace_back(std::move(operands)));
   calls_.push_back({.fn = fn, .data = data, .args = own.data(), .num_args = own.size()});
@@ -111,7 +133,7 @@ void DeviceSeries::add_begin() {
   std::byte* const cells = kernel_argument(memory_.address);
   if (form_.taken) {
     scalars_.push_back({.dtype = form_.taken->dtype});
-    add(kernels.take_scalar, &scalars_.back(),
+    add("take_scalar", kernels.take_scalar, &scalars_.back(),
         {cells, kernel_argument(table()), kernel_argument(form_.taken->at)},
         {read_only(sizeof(SeriesCells)), read_only(table_bytes),
          write_only(scalar_bytes(form_.taken->dtype))});
@@ -119,7 +141,7 @@ void DeviceSeries::add_begin() {
   for (const Rows& rows : form_.gathered) {
     gathers_.push_back(
         {.row_bytes = rows.row_bytes, .rows = form_.batch_rows, .batch_rows = form_.batch_rows});
-    add(kernels.gather_rows, &gathers_.back(),
+    add("gather_rows", kernels.gather_rows, &gathers_.back(),
         {cells, kernel_argument(rows.from), kernel_argument(form_.order), kernel_argument(rows.to)},
         {read_only(sizeof(SeriesCells)), read_only(rows.bytes), read_only(form_.order_bytes),
          write_only(form_.batch_rows * rows.row_bytes)});
@@ -140,6 +162,7 @@ void DeviceSeries::add_plan(const device::Work& steps) {
     calls_.push_back(steps.calls[i]);
     places_.push_back(std::move(place));
     operands_.push_back(steps.operands[i]);
+    names_.push_back(steps.names[i]);
   }
 }
 
@@ -152,13 +175,13 @@ void DeviceSeries::add_end(std::size_t first_of_plan) {
   const auto ring_bytes = static_cast<std::int64_t>(capacity_) * kNumberBytes;
   for (std::size_t i = 0; i < form_.kept.size(); ++i) {
     scalars_.push_back({.dtype = form_.kept[i].dtype});
-    add(kernels.keep_scalar, &scalars_.back(),
+    add("keep_scalar", kernels.keep_scalar, &scalars_.back(),
         {kernel_argument(memory_.address), kernel_argument(form_.kept[i].at),
          kernel_argument(ring(i))},
         {read_only(sizeof(SeriesCells)), read_only(scalar_bytes(form_.kept[i].dtype)),
          read_write(ring_bytes)});
   }
-  add(kernels.count_step, nullptr, {kernel_argument(cells_.address())},
+  add("count_step", kernels.count_step, nullptr, {kernel_argument(cells_.address())},
       {read_write(sizeof(opdef::StepCells))});
   num_end_ = calls_.size() - first;
   for (const auto& [stream, call] : last) {
@@ -181,6 +204,7 @@ void DeviceSeries::set_form(Form form, std::size_t steps, const device::Work& pl
   calls_.clear();
   places_.clear();
   operands_.clear();
+  names_.clear();
   gathers_.clear();
   scalars_.clear();
   gathers_.reserve(form_.gathered.size());  // calls point to them
@@ -199,6 +223,7 @@ void DeviceSeries::set_form(Form form, std::size_t steps, const device::Work& pl
   calls_.insert(calls_.begin() + at, plan_copies.calls.begin(), plan_copies.calls.end());
   operands_.insert(operands_.begin() + at, plan_copies.operands.begin(),
                    plan_copies.operands.end());
+  names_.insert(names_.begin() + at, plan_copies.names.begin(), plan_copies.names.end());
   device::CallPlace joins = std::exchange(places_[num_begin_ + num_plan], {});
   places_.insert(places_.begin() + at, plan_copies.places.begin(), plan_copies.places.end());
   places_[num_begin_ + num_plan].stream = joins.stream;
@@ -220,7 +245,8 @@ void DeviceSeries::begin(const StepSeries& series, const opdef::StepCells& cells
 device::Work DeviceSeries::work(std::size_t begin, std::size_t end) const {
   return {.calls = std::span(calls_).subspan(begin, end - begin),
           .places = std::span(places_).subspan(begin, end - begin),
-          .operands = std::span(operands_).subspan(begin, end - begin)};
+          .operands = std::span(operands_).subspan(begin, end - begin),
+          .names = std::span(names_).subspan(begin, end - begin)};
 }
 
 // Kernels are recorded when they have run once.
@@ -262,28 +288,25 @@ void DeviceSeries::submit_end(std::span<const Scalar> kept) {
   ++num_submitted_;
 }
 
-// Errors of a device come late: this says where.
 void DeviceSeries::read() {
-  try {
-    if (!form_.kept.empty()) {
-      const auto bytes = static_cast<std::int64_t>(form_.kept.size() * capacity_) * kNumberBytes;
-      stream_.copy_out(reinterpret_cast<std::byte*>(read_.data()), ring(0), bytes);
-    }
-    stream_.synchronize();
-  } catch (const DeviceError& error) {
-    Problem problem = error.problem();
+  if (!form_.kept.empty()) {
+    const auto bytes = static_cast<std::int64_t>(form_.kept.size() * capacity_) * kNumberBytes;
+    stream_.copy_out(reinterpret_cast<std::byte*>(read_.data()), ring(0), bytes);
+  }
+  stream_.synchronize();
+}
+
+DeviceError DeviceSeries::placed(const DeviceError& error) const {
+  Problem problem = error.problem();
+  if (num_submitted_ > 0) {
     problem.detail += fmt::format(" It was computing steps {} to {}.", first_step_,
                                   first_step_ + num_submitted_ - 1);
-    throw DeviceError(std::move(problem));
   }
+  return DeviceError(std::move(problem));
 }
 
 void DeviceSeries::abandon() {
-  if (!slots_) return;
-  try {
-    slots_->synchronize();
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the first error is thrown
-  }
+  if (slots_) slots_->abandon();
 }
 
 }  // namespace onnxgrad::runtime

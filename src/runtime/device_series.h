@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
+#include "onnxgrad/error.h"
 #include "runtime/device_run.h"
 #include "runtime/execution.h"
 
@@ -40,8 +42,9 @@ class FeedSlots {
   void copy_ahead(StagedBatches& batches, std::size_t step, std::span<const Feed> feeds);
   /// Brings the batch of a step to its feeds.
   void bring(std::size_t step, std::span<const Feed> feeds);
-  /// Waits for the copies.
-  void synchronize() { copies_->synchronize(); }
+  /// Waits for the copies, after an error, and forgets it.
+  void abandon();
+  std::int64_t memory_bytes() const;
 
  private:
   struct Slot {
@@ -107,12 +110,16 @@ class DeviceSeries {
   double result(std::size_t step, std::size_t i) const { return read_[i * capacity_ + step]; }
   /// Waits, after an error, for copies from the host.
   void abandon();
+  /// An error, which comes late, with the steps that may have caused it.
+  DeviceError placed(const DeviceError& error) const;
 
   FeedSlots& slots();
+  /// Bytes of its cells, table, rings and slots.
+  std::int64_t memory_bytes() const;
 
  private:
   void make_room(std::size_t steps, std::size_t results);
-  void add(opdef::KernelFn fn, const void* data, std::vector<std::byte*> args,
+  void add(std::string name, opdef::KernelFn fn, const void* data, std::vector<std::byte*> args,
            std::vector<device::Operand> operands);
   void add_begin();
   void add_plan(const device::Work& steps);
@@ -144,6 +151,7 @@ class DeviceSeries {
   std::vector<device::KernelCall> calls_;
   std::vector<device::CallPlace> places_;
   std::vector<std::span<const device::Operand>> operands_;
+  std::vector<std::string> names_;
   std::size_t num_begin_ = 0;
   std::size_t num_end_ = 0;
   bool has_run_ = false;

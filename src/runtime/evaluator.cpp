@@ -63,14 +63,13 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
 }
 
 // Computes in float32 a node of 16-bit types whose kernels take float32 only.
-std::optional<std::vector<Tensor>> run_in_float32(const Engine& engine, ir::Node& node) {
+std::optional<std::vector<Tensor>> run_in_float32(const Engine& engine, const ir::Node& node) {
   if (!passes::touches_f16(node)) return std::nullopt;
-  const std::vector<ir::Value*> outputs = node.outputs;
   const passes::WidenedNode in_float32(node);
-  auto results = run_kernel(engine, node);
-  for (std::size_t i = 0; results && i < outputs.size(); ++i) {
+  auto results = run_kernel(engine, in_float32.node());
+  for (std::size_t i = 0; results && i < node.outputs.size(); ++i) {
     Tensor& result = (*results)[i];
-    if (result.is_defined()) result = result.cast(outputs[i]->dtype());
+    if (result.is_defined()) result = result.cast(node.outputs[i]->dtype());
   }
   return results;
 }

@@ -14,6 +14,8 @@
 #include "device/device_tensor.h"
 #include "ir/pointer_map.h"
 #include "runtime/arena.h"
+#include "runtime/bodies.h"
+#include "runtime/device_run.h"
 #include "runtime/finite.h"
 #include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
@@ -196,7 +198,11 @@ struct Executor::Impl {
         if (gives_shape(feeds[i].desc)) feeds[i].value = inputs[i].clone();
       }
     }
-    CompiledRegion compiled = compile_for(dims, feeds);
+    std::vector<bool> is_fed_there(dims.size(), false);  // see described()
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      is_fed_there[i] = inputs[i].raw() == nullptr && inputs[i].size_bytes() > 0;
+    }
+    CompiledRegion compiled = compile_for(dims, feeds, is_fed_there);
     ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
         std::move(compiled),
@@ -208,10 +214,15 @@ struct Executor::Impl {
     return *entries.front().region;
   }
 
-  CompiledRegion compile_for(const std::vector<Dims>& dims, const std::vector<FeedInfo>& feeds) {
+  CompiledRegion compile_for(const std::vector<Dims>& dims, const std::vector<FeedInfo>& feeds,
+                             const std::vector<bool>& is_fed_there) {
     try {
-      std::function<std::int64_t()> max_bytes;
-      if (options.fits_budget) max_bytes = [this] { return max_arena_bytes(); };
+      MaxArenaBytes max_bytes;
+      if (options.fits_budget) {
+        max_bytes = [&](const Plan& plan, const PlannedBodies* bodies) {
+          return max_arena_bytes(plan, bodies, is_fed_there);
+        };
+      }
       CompiledRegion region = compile(program, feeds, engine, options, std::move(max_bytes));
       program.is_inferred = true;
       return region;
@@ -222,7 +233,7 @@ struct Executor::Impl {
                                engine.device.is_host() ? "" : " on '" + engine.device.name() + "'"),
            .detail = fmt::format("{} bytes are left for its values, which take {} on these shapes "
                                  "if as many as possible are computed again.",
-                                 error.max_bytes, error.least_bytes),
+                                 std::max<std::int64_t>(error.max_bytes, 0), error.least_bytes),
            .hint = fmt::format("The least limit that works is {} bytes; or use a smaller batch.",
                                limit - error.max_bytes + error.least_bytes)});
     } catch (const ShapeError& error) {
@@ -233,9 +244,17 @@ struct Executor::Impl {
   }
 
   // Bytes left of the budget of the device, the present arena included: a larger one replaces it.
-  std::int64_t max_arena_bytes() const {
+  // On a device that is not the host, constants and inputs are copied there later.
+  std::int64_t max_arena_bytes(const Plan& plan, const PlannedBodies* bodies,
+                               const std::vector<bool>& is_fed_there) const {
     const auto budget = engine.device.budget(options.budget);
-    return std::max<std::int64_t>(budget->limit_bytes() - budget->used_bytes() + arena.bytes, 0);
+    std::int64_t left =
+        budget->limit_bytes() - budget->used_bytes() + engine.device.charged_bytes(arena);
+    if (!engine.device.is_host()) {
+      left -= DeviceRun::planned_bytes(plan, engine.device, is_fed_there);
+      if (bodies != nullptr) left -= bodies->planned_bytes();
+    }
+    return left;
   }
 
   void drop_oldest() {
@@ -459,7 +478,10 @@ void Executor::keep_in_use(std::vector<DeviceTensor> tensors) {
   auto& in_use = impl_->in_use;
   if (!tensors.empty()) in_use.push_back({std::move(tensors), device::mark_on(stream())});
   while (!in_use.empty() && (in_use.front().last->is_done() || in_use.size() > kMostInUse)) {
-    if (!in_use.front().last->is_done()) in_use.front().last->wait();
+    try {
+      if (!in_use.front().last->is_done()) in_use.front().last->wait();
+    } catch (...) {  // NOLINT(bugprone-empty-catch): whoever reads results throws it
+    }
     in_use.pop_front();
   }
 }
@@ -531,13 +553,21 @@ std::string Executor::trace_json() const { return impl_->profiler.trace_json(); 
 
 MemoryUse Executor::memory() const {
   MemoryUse use{.state = impl_->slab->memory.bytes, .arena = impl_->arena.bytes};
+  if (impl_->device_cells) {
+    use = {.arena = device().charged_bytes(impl_->arena)};
+    for (const opdef::TensorDesc& desc : impl_->slab->descs) {
+      use.state += desc.dims.size_bytes(desc.dtype);
+    }
+    use.cells = device().charged_bytes(impl_->device_cells->memory()) +
+                device().charged_bytes(impl_->slab->memory) - use.state;
+  }
   for (const Impl::Entry& entry : impl_->entries) {
     use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
     use.constants += entry.region->constant_bytes();
     use.blocks += entry.region->block_bytes();
     use.dynamic += entry.region->body_bytes();
     use.slots += entry.region->slot_bytes();
-    use.on_host += entry.region->host_constant_bytes();
+    use.on_host += entry.region->host_bytes();
     const Recomputed& again = entry.region->recomputed();
     if (again.bytes <= use.recomputed_bytes) continue;
     use.recomputed_values = again.values;
@@ -548,8 +578,11 @@ MemoryUse Executor::memory() const {
   if (impl_->options.packed != nullptr) {
     (device().is_host() ? use.constants : use.on_host) += impl_->options.packed->size_bytes();
   }
-  impl_->options.tails->for_each([&use](const Region& tail) {
-    use.dynamic += tail.arena_bytes() + tail.constant_bytes() + tail.body_bytes();
+  impl_->options.tails->for_each([&, this](const Region& tail) {
+    const device::Device& device = this->device();
+    use.dynamic += device.is_host() ? tail.arena_bytes() : device.charged_bytes(tail.arena_bytes());
+    use.dynamic += tail.constant_bytes() + tail.body_bytes() + tail.slot_bytes();
+    use.on_host += tail.host_bytes();
   });
   return use;
 }

@@ -25,8 +25,10 @@ struct MemoryUse {
   std::int64_t constants = 0;  ///< folded constants of all plans, and those that kernels keep
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
-  std::int64_t slots = 0;      ///< copies of inputs, on a device that is not the host
-  std::int64_t on_host = 0;    ///< constants that the host keeps beside those of such a device
+  // On a device that is not the host:
+  std::int64_t slots = 0;    ///< copies of inputs, rings of a series
+  std::int64_t cells = 0;    ///< of steps; padding of the state
+  std::int64_t on_host = 0;  ///< constants and mirrors in the memory of the host
   /// Recomputation in the largest plan to fit the budget.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;

@@ -48,14 +48,13 @@ void Mirror::add(const Location& at, std::int64_t bytes) {
 }
 
 void Mirror::allocate() {
-  std::int64_t bytes = 0;
   for (auto& [place, ranges] : ranges_) {
     for (auto& [begin, range] : ranges) {
-      range.offset = bytes;
-      bytes += range.end - begin;
+      range.offset = bytes_;
+      bytes_ += range.end - begin;
     }
   }
-  if (bytes > 0) memory_ = base::allocate_aligned(bytes);
+  if (bytes_ > 0) memory_ = base::allocate_aligned(bytes_);
 }
 
 std::byte* Mirror::at(const Location& location) const {

@@ -25,6 +25,7 @@ class Mirror {
   void allocate();
   /// The mirror of an added place; nullptr: it is none of the device's.
   std::byte* at(const Location& location) const;
+  std::int64_t bytes() const { return bytes_; }
 
  private:
   struct Range {
@@ -37,6 +38,7 @@ class Mirror {
   static std::int64_t begin_of(const Location& location);
 
   std::map<Place, std::map<std::int64_t, Range>> ranges_;  // by their first byte; they do not meet
+  std::int64_t bytes_ = 0;
   std::shared_ptr<std::byte> memory_;
 };
 
@@ -49,6 +51,7 @@ class HostSteps {
   void bind(std::size_t i, const std::byte* data);
   bool is_bound(std::size_t i) const { return feeds_[i].data != nullptr; }
   std::byte* mirror(const Location& location) const { return mirror_.at(location); }
+  std::int64_t mirror_bytes() const { return mirror_.bytes(); }
   /// Runs step `i`, whose operands are on the host.
   void run(std::size_t i, const opdef::Launch& launch) const;
   /// Argument `arg` of step `i`.

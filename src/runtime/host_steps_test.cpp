@@ -395,6 +395,24 @@ TEST(Bodies, AreSubmittedToADevice) {
   }
 }
 
+// A tail reads values of the plan before it, and what the host computed between them.
+TEST(Recordings, AreMadeOfTails) {
+  Draft draft;
+  ir::GraphBuilder& g = draft.g;
+  Value* x = draft.input("x", Dims{4});
+  Value* h = g.op("Tanh", {x});
+  Value* chosen = g.op("Compress", {h, g.greater(x, g.scalar_like(x, 0.15))});
+  draft.model.graph->outputs = {g.op("Tanh", {g.add(chosen, g.reduce_sum(h, {}, true))})};
+  device::testing::CountingDevice device;
+  Executor executor(draft.done(), on_device(device, builtin_engine().on_host()));
+  const std::vector<Tensor> inputs{ramp({4}, 0.1)};
+  const Tensor first = executor.run(inputs)[0];
+  for (int step = 1; step < 4; ++step) EXPECT_TRUE(executor.run(inputs)[0].equals(first));
+  EXPECT_EQ(device.counts.runs, 2);
+  EXPECT_EQ(device.counts.records, 2);
+  EXPECT_EQ(device.counts.repeats, 2 * 3);
+}
+
 // A larger plan moves the arena: recordings are made anew. An input elsewhere on the device too.
 TEST(Recordings, AreMadeAnewWhenMemoryMoves) {
   Draft draft;

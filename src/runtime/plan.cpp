@@ -400,7 +400,10 @@ class Planner {
     return to;
   }
 
-  bool is_updated(std::int64_t state) const { return updated_.contains(state); }
+  bool is_updated(std::int64_t state) const {
+    return updated_.contains(state) ||
+           binding_.updated_later.contains(static_cast<std::size_t>(state));
+  }
 
   void add_outputs() {
     for (const ir::Value* output : graph_.outputs) {

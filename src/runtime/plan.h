@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "device/work.h"
@@ -129,6 +130,8 @@ struct GraphBinding {
   std::unordered_map<const ir::Value*, std::size_t> states;
   std::unordered_map<const ir::Value*, std::size_t> feeds;
   std::vector<StateUpdate> updates;
+  /// States that are overwritten after the plan while its outputs are still read.
+  std::unordered_set<std::size_t> updated_later = {};
   /// Block that each output of the graph is written to; other values are in the arena.
   std::vector<std::size_t> output_blocks = {};
   /// A run that throws leaves all states as they were.

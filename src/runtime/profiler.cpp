@@ -59,11 +59,17 @@ void Profiler::record(TimedCall call) {
 
 void Profiler::read_times() {
   for (const TimedCall& call : std::exchange(open_, {})) {
-    const double duration = call.end->seconds_after(*call.begin);
-    if (!(duration >= 0)) continue;  // an error before it: it has not run
+    double start = 0;
+    double duration = 0;
+    try {
+      start = call.begin->seconds_after(*first_);
+      duration = call.end->seconds_after(*call.begin);
+    } catch (...) {  // an error before it, which whoever reads results throws: it has not run
+      continue;
+    }
     add(call.kernel,
         {.kernel = call.kernel,
-         .start_s = first_s_ + call.begin->seconds_after(*first_),
+         .start_s = first_s_ + start,
          .duration_s = duration,
          .stream = call.stream},
         1);

@@ -79,12 +79,15 @@ inline constexpr std::int64_t kMaxShapeElements = 64;
 /// True for feeds that a region can be compiled for by value.
 bool gives_shape(const opdef::TensorDesc& desc);
 
-/// Specialises `program` to the feeds' shapes (and values) and plans it. `max_arena_bytes`, called
-/// when the plan is made: maximum size of its arena; none: no limit. Throws: ShapeError, ModelError
-/// (shapes that do not match), UnsupportedOperatorError; ArenaTooSmall (recompute.h).
+/// The maximum size of a plan's arena, beside the other memory that it and its bodies take.
+using MaxArenaBytes = std::function<std::int64_t(const Plan& plan, const PlannedBodies* bodies)>;
+
+/// Specialises `program` to the feeds' shapes (and values) and plans it. `max_arena_bytes`: called
+/// when a plan is made; none: no limit. Throws: ShapeError, ModelError (shapes that do not match),
+/// UnsupportedOperatorError; ArenaTooSmall (recompute.h).
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
                        const Engine& engine, const ExecutorOptions& options,
-                       std::function<std::int64_t()> max_arena_bytes = nullptr);
+                       MaxArenaBytes max_arena_bytes = nullptr);
 
 }  // namespace onnxgrad::runtime
 

@@ -442,16 +442,16 @@ struct Shortage {
 
 // nullopt: it does not fit.
 std::optional<Plan> reduce_plan(ir::Graph& graph, GraphBinding& binding, const Engine& engine,
-                                int threads, const opdef::BodyCompiler* bodies,
-                                const std::function<std::int64_t()>& max_bytes,
-                                Recomputed& recomputed, Shortage& shortage) {
+                                int threads, const PlannedBodies* bodies,
+                                const MaxArenaBytes& max_bytes, Recomputed& recomputed,
+                                Shortage& shortage) {
   Recompute recompute(graph, binding, engine, threads, bodies);
   std::int64_t target = std::min(shortage.most, recompute.peak_bytes() - 1);
   std::optional<Plan> plan;
   for (bool can_reduce = true; can_reduce && !plan;) {
     can_reduce = recompute.reduce_to(target);
     plan = make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
-    shortage.most = max_bytes();
+    shortage.most = max_bytes(*plan, bodies);
     shortage.least = std::min(shortage.least, plan->arena_bytes);
     const std::int64_t excess = plan->arena_bytes - shortage.most;
     if (excess <= 0) continue;
@@ -466,10 +466,10 @@ std::optional<Plan> reduce_plan(ir::Graph& graph, GraphBinding& binding, const E
 }  // namespace
 
 Plan make_plan_within(ir::Graph& graph, GraphBinding& binding, const Engine& engine, int threads,
-                      const PlannedBodies* bodies, const std::function<std::int64_t()>& max_bytes) {
+                      const PlannedBodies* bodies, const MaxArenaBytes& max_bytes) {
   std::optional<Plan> plan =
       make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
-  Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};
+  Shortage shortage{.most = max_bytes(*plan, bodies), .least = plan->arena_bytes};
   if (plan->arena_bytes <= shortage.most) return *std::move(plan);
   plan.reset();  // frees its kernels' tables, which count
   Recomputed recomputed;

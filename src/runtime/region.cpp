@@ -113,7 +113,10 @@ device::Address Region::resolve(const Location& location) const {
 
 void Region::set_arena(device::Buffer arena) {
   const bool is_other = device::Memory(arena_) != device::Memory(arena);
-  if (is_other && !is_on_host()) on_device_->forget_recordings();
+  if (is_other && !is_on_host()) {
+    on_device_->forget_recordings();
+    context_.tails.for_each_of(*this, [](Region& tail) { tail.forget_recordings(); });
+  }
   arena_ = std::move(arena);
   has_arena_ = arena_.owner != nullptr;
   is_plain_ = has_arena_ && is_on_host() && compiled_.plan.copies.empty() && !compiled_.tail;
@@ -135,7 +138,13 @@ void Region::set_feed(std::size_t i, device::Address address) {
 
 void Region::bind(std::size_t i, device::Address data) {
   if (!reads(i)) return;
-  if (!is_on_host()) on_device_->release(i);
+  if (!is_on_host()) on_device_->release(i, /*is_kept=*/false);
+  set_feed(i, data);
+}
+
+void Region::bind_kept(std::size_t i, device::Address data) {
+  if (!reads(i)) return;
+  if (!is_on_host()) on_device_->release(i, /*is_kept=*/true);
   set_feed(i, data);
 }
 
@@ -209,9 +218,8 @@ void Region::run_plan() {
     }
   } else {
     on_device_->run(calls_, context_.cells);
-    return;
   }
-  copy_results();
+  if (is_on_host()) copy_results();
 }
 
 namespace {
@@ -322,7 +330,7 @@ void Region::run_call(std::size_t i) {
   if (is_on_host()) {
     calls_[i].fn(calls_[i].data, calls_[i].args, {.stream = nullptr, .cells = &context_.cells});
   } else {
-    on_device_->run_alone(i, calls_[i], context_.cells);
+    on_device_->run_alone(i, calls_, context_.cells);
   }
 }
 
@@ -361,7 +369,10 @@ std::optional<NonFinite> Region::run_until_non_finite() {
 }
 
 void Region::copy_results() {
-  if (!is_on_host()) on_device_->finish();
+  if (!is_on_host()) {
+    on_device_->finish(calls_);
+    return;
+  }
   for (const Copy& copy : compiled_.plan.copies) {
     stream().copy(resolve(copy.to), resolve(copy.from), copy.bytes);
   }
@@ -462,16 +473,28 @@ Region& Region::prepare_tail() {
   }
   for (std::size_t i = 0; i < compiled_.tail_feeds.size(); ++i) {
     const TailFeed& feed = compiled_.tail_feeds[i];
-    const bool is_planned = feed.kind == TailFeed::Kind::kPlanOutput;
-    if (is_planned && compiled_.plan.outputs[feed.index].desc.dtype == DataType::kString) {
-      current_tail_->bind(i, plan_tensor(feed.index).raw());
-    } else if (is_planned) {
-      current_tail_->bind(i, resolve(compiled_.plan.outputs[feed.index].location));
+    if (feed.kind == TailFeed::Kind::kPlanOutput) {
+      bind_to_output(*current_tail_, i, feed.index);
     } else {
       current_tail_->bind(i, dynamic_results_[feed.index][feed.output].raw());
     }
   }
   return *current_tail_;
+}
+
+// An input of this region may be anywhere on the device; else its memory changes with the arena.
+void Region::bind_to_output(Region& tail, std::size_t feed, std::size_t output) {
+  const auto& [location, desc] = compiled_.plan.outputs[output];
+  const device::Address address = resolve(location);
+  const bool is_elsewhere = !is_on_host() && location.kind == Location::Kind::kFeed &&
+                            !on_device_->is_slot(static_cast<std::size_t>(location.at), address);
+  if (desc.dtype == DataType::kString) {
+    tail.bind(feed, plan_tensor(output).raw());
+  } else if (is_elsewhere) {
+    tail.bind(feed, address);
+  } else {
+    tail.bind_kept(feed, address);
+  }
 }
 
 double Region::read_scalar(std::size_t i) const {
@@ -486,6 +509,10 @@ Tensor Region::output_tensor(std::size_t i) const {
   if (compiled_.tail) return current_tail_->output_tensor(i);
   const bool is_text = compiled_.plan.outputs[i].desc.dtype == DataType::kString;
   return is_on_host() || is_text ? plan_tensor(i).clone() : plan_tensor(i);
+}
+
+bool Region::may_throw() const {
+  return compiled_.plan.may_throw() || (compiled_.tail && current_tail_->may_throw());
 }
 
 std::size_t Region::num_outputs() const {
@@ -520,13 +547,19 @@ std::int64_t Region::scratch_bytes() const {
 }
 
 std::int64_t Region::constant_bytes() const {
-  if (is_on_host()) return own_constant_bytes();
-  std::int64_t total = 0;
-  for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
-  return total;
+  return is_on_host() ? own_constant_bytes() : on_device_->constant_bytes();
 }
 
-std::int64_t Region::host_constant_bytes() const { return is_on_host() ? 0 : own_constant_bytes(); }
+std::int64_t Region::slot_bytes() const {
+  const std::int64_t of_series = series_ ? series_->memory_bytes() : 0;
+  return is_on_host() ? 0 : on_device_->slot_bytes() + of_series;
+}
+
+std::int64_t Region::host_bytes() const {
+  if (is_on_host()) return 0;
+  const std::int64_t of_bodies = compiled_.bodies ? compiled_.bodies->host_bytes() : 0;
+  return own_constant_bytes() + on_device_->mirror_bytes() + of_bodies;
+}
 
 // The constants in host memory.
 std::int64_t Region::own_constant_bytes() const {
@@ -545,7 +578,7 @@ std::int64_t Region::own_constant_bytes() const {
 std::int64_t Region::body_bytes() const {
   std::int64_t total = 0;
   for (const auto& [body, runner] : bodies_) total += runner->memory_bytes();
-  if (compiled_.bodies) total += compiled_.bodies->constant_bytes();
+  if (compiled_.bodies) total += compiled_.bodies->memory_bytes();
   return total;
 }
 

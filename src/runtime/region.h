@@ -60,6 +60,9 @@ class Region final : public Execution {
   std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
   std::string to_text() const override;
 
+  /// bind() to memory that is the same until forget_recordings() is called.
+  void bind_kept(std::size_t i, device::Address data);
+  void forget_recordings() { on_device_->forget_recordings(); }
   /// Sets the arena, with at least arena_bytes() bytes, and keeps it.
   void set_arena(device::Buffer arena);
   std::optional<NonFinite> run_until_non_finite() override;
@@ -68,14 +71,14 @@ class Region final : public Execution {
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
   /// See Executor::run_on_device; on a device, with feeds in its memory or the host's.
   std::vector<DeviceTensor> run_on_device(std::span<const DeviceTensor> feeds);
-  /// Memory of DeviceRun; none on the host.
-  std::int64_t slot_bytes() const { return on_device_ ? on_device_->slot_bytes() : 0; }
+  /// Memory of DeviceRun and DeviceSeries for inputs; none on the host.
+  std::int64_t slot_bytes() const;
   std::int64_t block_bytes() const { return blocks_.bytes(); }
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< size of the largest scratch block
   std::int64_t constant_bytes() const;  ///< size of folded constants and of those of kernels
-  /// Bytes of these that the host keeps for a plan on another device; 0 on the host.
-  std::int64_t host_constant_bytes() const;
+  /// Bytes that the host keeps for a plan on another device, constants and mirrors; 0 on the host.
+  std::int64_t host_bytes() const;
   /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
@@ -84,6 +87,8 @@ class Region final : public Execution {
   bool is_on_host() const { return on_device_ == nullptr; }
   /// True while its tail is looked up and run: it must be kept then.
   bool is_running() const { return is_running_; }
+  /// Whether its kernels may throw, or in the last run those of its tail.
+  bool may_throw() const;
   /// Called when the tail is dropped.
   void forget(const Region& tail);
 
@@ -99,6 +104,7 @@ class Region final : public Execution {
   device::Address output_address(std::size_t i) const;
   Tensor result_of(std::size_t call, const PlanResult& result) const;
   void set_feed(std::size_t i, device::Address address);
+  void bind_to_output(Region& tail, std::size_t feed, std::size_t output);
   void run_call(std::size_t i);
   void run_calls(const opdef::Launch& launch);
   void run_with_workers(const opdef::Launch& launch);
@@ -108,6 +114,7 @@ class Region final : public Execution {
   template <class F>
   std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
+  void throw_faults() const;
   void run_plan();
   void run_profiled();
   std::size_t run_series_on_device(const StepSeries& series, std::span<double> results);

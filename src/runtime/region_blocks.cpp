@@ -72,6 +72,7 @@ std::vector<DeviceTensor> Region::run_on_device(std::span<const DeviceTensor> fe
     bind(i, feed.address);
   }
   run();
+  throw_faults();
   std::vector<DeviceTensor> results;
   std::vector<device::Address> given;  // the memory of results
   const auto computed = device::mark_on(context_.options.stream);
@@ -98,9 +99,16 @@ std::vector<DeviceTensor> Region::run_on_device(std::span<const DeviceTensor> fe
   return results;
 }
 
+// Values that kernels refuse are an error of the call that gave them, not of one that reads what
+// they would have given.
+void Region::throw_faults() const {
+  if (may_throw()) stream().synchronize();
+}
+
 DeviceTensor Region::output_on_device(std::size_t i) const {
   const opdef::TensorDesc desc = output_desc(i);
   if (is_on_host() || desc.dtype == DataType::kString) return DeviceTensor(output_tensor(i));
+  throw_faults();
   device::Device& device = context_.engine.device;
   const std::int64_t bytes = desc.dims.size_bytes(desc.dtype);
   device::Buffer buffer = device.allocate(bytes);

@@ -20,7 +20,7 @@ device::Address Region::output_address(std::size_t i) const {
 // The memory of a feed that the series fills; kNull: nothing here reads it.
 device::Address Region::use_slot(std::size_t feed) {
   if (!reads(feed)) return device::Address::kNull;
-  on_device_->release(feed);
+  on_device_->release(feed, /*is_kept=*/true);
   set_feed(feed, on_device_->slot(feed));
   return feeds_[feed].address;
 }
@@ -161,6 +161,9 @@ std::size_t Region::run_series_on_device(const StepSeries& series, std::span<dou
     series_->begin(series, context_.cells);
     run_steps_on_device(series);
     series_->read();
+  } catch (const DeviceError& error) {
+    count_complete_steps();
+    throw series_->placed(error);
   } catch (...) {
     count_complete_steps();
     throw;

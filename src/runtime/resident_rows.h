@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "onnxgrad/device_tensor.h"
 
 namespace onnxgrad::runtime {
 
@@ -19,10 +20,11 @@ class ResidentRows {
     std::size_t input = 0;            ///< of Executor::inputs
     const std::byte* data = nullptr;  ///< [rows, ...], dense
     std::int64_t row_bytes = 0;
+    DeviceTensor placed = {};  ///< the rows, if they are in the memory of the device already
   };
-  /// Copies the columns to the device. nullptr: they are more than half of what is left of the
-  /// memory budget of this thread, or the device has no memory for them. `stream` is that of the
-  /// steps; both outlive the result.
+  /// Copies the columns to the device, unless they are there. nullptr: they are more than half of
+  /// what is left of the memory budget of this thread, or the device has no memory for them.
+  /// `stream` is that of the steps; both outlive the result.
   static std::unique_ptr<ResidentRows> copy(device::Device& device, device::Stream& stream,
                                             std::span<const Column> columns, std::int64_t rows);
   /// Waits for the work that reads them.

@@ -21,8 +21,8 @@
 namespace onnxgrad::runtime::series_test {
 namespace {
 
-// s = s + rate sum(x); returns sum(x) and the sum of the positive x, which are found by a
-// shape that depends on them if there is a tail.
+// s = s + rate sum(x); returns sum(x); the sum of the positive x, which are found by a shape that
+// depends on them if there is a tail; and a view of the old s.
 Executor make_executor(bool has_tail) {
   ir::Model model;
   model.set_opset("", ir::kInternalOpset);
@@ -45,7 +45,7 @@ Executor make_executor(bool has_tail) {
   }
   ir::Value* sum = g.reduce_sum(x, {}, false);
   model.state.push_back({.input = s, .output = g.add(s, g.mul(rate, sum))});
-  model.graph->outputs = {sum, g.reduce_sum(positive, {}, false)};
+  model.graph->outputs = {sum, g.reduce_sum(positive, {}, false), g.reshape(s, {1})};
   return Executor(std::make_shared<ir::Model>(ir::clone(model)), builtin_engine(), {});
 }
 
@@ -99,12 +99,12 @@ TEST_P(Series, AreTheirSteps) {
 
   double bound = 9;
   const std::vector<double> rates{0.5, 2, 0, 1, 0.25};
-  const std::vector<std::size_t> results{0, 1};
+  const std::vector<std::size_t> results{0, 1, 2};
   const std::vector<StepSeries::Input> inputs{
       {.number = 0, .data = data, .row_bytes = sizeof(double)}};
   Execution& plan = executor.prepare({Dims{kBatch}, Dims{}});
   plan.bind(1, reinterpret_cast<const std::byte*>(&bound));
-  std::vector<double> seen(2 * kSteps);
+  std::vector<double> seen(3 * kSteps);
   double s = 1;
   std::size_t done = 0;
   for (const std::size_t steps : {std::size_t{1}, std::size_t{2}, kSteps - 3}) {
@@ -136,8 +136,9 @@ TEST_P(Series, AreTheirSteps) {
         sum += x;
         positive += std::max(x, 0.0);
       }
-      EXPECT_EQ(seen[2 * k], sum) << "step " << done;
-      EXPECT_EQ(seen[2 * k + 1], positive) << "step " << done;
+      EXPECT_EQ(seen[3 * k], sum) << "step " << done;
+      EXPECT_EQ(seen[3 * k + 1], positive) << "step " << done;
+      EXPECT_EQ(seen[3 * k + 2], s) << "step " << done;
       s += rates[done] * sum;
     }
     EXPECT_EQ(executor.cells().step, done);

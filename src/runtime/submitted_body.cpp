@@ -25,6 +25,7 @@ class SubmittedBody::Runner {
  public:
   Runner(const SubmittedBody& body, const BodyTarget& target)
       : body_(body),
+        device_(target.device),
         stream_(target.stream),
         cells_(target.device, target.stream),
         plan_run_(body.plan_, target.device, target.stream, cells_,
@@ -64,6 +65,11 @@ class SubmittedBody::Runner {
     }
     return i;
   }
+
+  std::int64_t memory_bytes() const {
+    return device_.charged_bytes(cells_.memory()) + plan_run_.constant_bytes();
+  }
+  std::int64_t mirror_bytes() const { return plan_run_.mirror_bytes(); }
 
  private:
   static constexpr opdef::StepCells kNoCells = {};
@@ -144,6 +150,7 @@ class SubmittedBody::Runner {
   }
 
   const SubmittedBody& body_;
+  device::Device& device_;
   device::Stream& stream_;
   DeviceCells cells_;
   DeviceRun plan_run_;
@@ -175,6 +182,14 @@ SubmittedBody::SubmittedBody(Plan plan, const std::vector<opdef::TensorDesc>& st
 }
 
 SubmittedBody::~SubmittedBody() = default;
+
+std::int64_t SubmittedBody::memory_bytes() const { return runner_ ? runner_->memory_bytes() : 0; }
+std::int64_t SubmittedBody::mirror_bytes() const { return runner_ ? runner_->mirror_bytes() : 0; }
+
+std::int64_t SubmittedBody::planned_bytes(const device::Device& device) const {
+  return device.charged_bytes(sizeof(opdef::StepCells)) +
+         DeviceRun::planned_bytes(plan_, device, std::vector<bool>(plan_.feed_bytes.size(), true));
+}
 
 std::int64_t SubmittedBody::run(const opdef::BodyRun& run, const opdef::Launch& launch) const {
   ONNXGRAD_ASSERT(run.grow == nullptr);

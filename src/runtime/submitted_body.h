@@ -32,6 +32,11 @@ class SubmittedBody final : public opdef::CompiledBody {
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   bool may_throw() const override { return plan_.may_throw(); }
   double flops() const override { return flops_; }
+  /// Bytes of its device for cells and constants, and of the host's mirror: none before it is run.
+  std::int64_t memory_bytes() const;
+  std::int64_t mirror_bytes() const;
+  /// Bytes that memory_bytes() will be.
+  std::int64_t planned_bytes(const device::Device& device) const;
   std::int64_t run(const opdef::BodyRun& run, const opdef::Launch& launch) const override;
   void read(std::byte* to, const std::byte* from, std::int64_t bytes,
             const opdef::Launch& launch) const override;

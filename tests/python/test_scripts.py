@@ -20,6 +20,7 @@ import check_layers  # noqa: E402
 import check_optionals  # noqa: E402
 import develop  # noqa: E402
 import source_files  # noqa: E402
+import transcripts  # noqa: E402
 
 FOLDERS = set(check_layers.ALLOWED)
 
@@ -487,3 +488,12 @@ def test_sources_of_unity_builds_have_commands(tmp_path):
         "/src/b.cpp": "c++ -O1 -c /src/b.cpp",
         "/src/c.cpp": "c++ -O3 -c /src/c.cpp",
     }
+
+
+def test_transcripts_keep_their_lines_with_new_numbers():
+    printed = ["loss: a", " 1  0.9 1us *", " 2  0.8 2us", "sample: x", "sample: y", "wrote a"]
+    shown = ["...", " 2  0.5 9us *", "...", "sample: z", "wrote a"]
+    found = transcripts.refreshed(shown, printed, "train")
+    assert found == ["...", " 2  0.8 2us", "...", "sample: y", "wrote a"]
+    with pytest.raises(SystemExit, match="no longer prints: wrote b"):
+        transcripts.refreshed(["wrote b"], printed, "train")

@@ -231,6 +231,8 @@ def mapping(option: str, value: Any, keys: str = "options") -> dict[str, Any]:
 
 def flag(option: str, value: Any) -> bool:
     """Return a truth value; texts are those of option files and of the command line."""
+    if value is True or value is False:
+        return value
     texts = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
     found = texts.get(value.lower()) if isinstance(value, str) else value
     is_number = isinstance(found, (int, float)) and found in (0, 1)

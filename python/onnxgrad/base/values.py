@@ -68,7 +68,7 @@ class WeightInfo(NamedTuple):
     storage : {"initializer", "constant", "attribute"}
         Where it is stored in the file.
     reason : str
-        Why it is not trained by default; empty if it is.
+        Why it is not trained by default; empty if it is, unless as a quantized weight.
     aliases : tuple of str
         Names in the program that the file was exported from, where the exporter called it
         otherwise: ``("encoder.fc.weight",)`` of ``val_92``. Everything that takes names or patterns

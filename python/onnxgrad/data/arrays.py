@@ -86,7 +86,8 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
         value = value.resolve_conj()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         try:
-            return from_dlpack(value, name)
+            tensor = device_tensor(value, name)
+            return from_dlpack(value, name) if tensor is None else from_native(tensor.to_host())
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if isinstance(error, DataError):
                 raise
@@ -209,7 +210,7 @@ def by_input(session: _core.TrainingSession, X: Any) -> Mapping[str, Any]:
 
 def to_feeds(feeds: Mapping[str, ArrayLike], *, in_place: bool = False) -> dict[str, Any]:
     """Convert a dictionary of inputs for the extension; `in_place` as for `to_native`."""
-    if not isinstance(feeds, Mapping):
+    if type(feeds) is not dict and not isinstance(feeds, Mapping):
         raise DataError(
             what=f"feeds is a {type(feeds).__name__}, expected a dictionary",
             hint="Give the inputs by name: {'X': array}.",
@@ -221,7 +222,7 @@ def to_feeds(feeds: Mapping[str, ArrayLike], *, in_place: bool = False) -> dict[
 
 def are_on_device(feeds: Mapping[str, Any]) -> bool:
     """Return whether some of the feeds for the extension are in the memory of a device."""
-    return any(type(value) is _core.DeviceTensor for value in feeds.values())
+    return _core.DeviceTensor in map(type, feeds.values())
 
 
 def _contiguous(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:

@@ -333,7 +333,10 @@ def _reasons(report: Report) -> list[str]:
     for weight in report.weights:
         if not weight.trainable and (weight.is_floating or weight.is_quantized):
             reasons.setdefault(weight.reason, []).append(f"'{weight.name}'")
-    lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+    lines = []
+    if rounded := [one.name for one in report.weights if one.trainable and one.is_quantized]:
+        lines.append(f"trained as rounded numbers: {', '.join(map(repr, rounded))}")
+    lines += [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     for name, parts in report.separated.items():
         lines.append(f"trained separately: '{name}' as {', '.join(map(repr, parts))}")
     lines += [f"trained as one: {one}" for one in report.tied]

@@ -31,7 +31,7 @@ from onnxgrad.data.arrays import (
     to_native,
 )
 from onnxgrad.data.device_arrays import result
-from onnxgrad.data.maps import with_rows
+from onnxgrad.data.maps import is_map, with_rows
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory
@@ -171,7 +171,9 @@ class ForwardBackward:
                 deterministic=options["deterministic"],
             ),
         )
-        self._input_names = [value.name for value in self._core.inputs]
+        self._inputs = self._core.inputs
+        self._has_maps = any(map(is_map, self._inputs))
+        self._input_names = [value.name for value in self._inputs]
         self._output_names = [value.name for value in self._core.outputs]
 
     def forward(
@@ -214,10 +216,10 @@ class ForwardBackward:
                 value="training",
                 hint="Give all inputs together: a list in their order, or a dictionary by name.",
             )
-        feeds = to_feeds(
-            with_rows(self._core.inputs, _by_name(inputs, self._input_names, "inputs")),
-            in_place=True,
-        )
+        given = _by_name(inputs, self._input_names, "inputs")
+        if self._has_maps:
+            given = with_rows(self._inputs, given)
+        feeds = to_feeds(given, in_place=True)
         training = flag("training", training)
         if not flag("to_host", to_host) or are_on_device(feeds):
             placed, context = self._core.forward_on_device(feeds, training)
@@ -255,7 +257,7 @@ class ForwardBackward:
         Error
             No pass is open, or the pass of `context` is already closed.
         """
-        if not isinstance(output_gradients, Mapping):
+        if isinstance(output_gradients, list) or not isinstance(output_gradients, Mapping):
             given = _as_list(output_gradients)
             if len(given) > len(self._output_names):
                 raise DataError(
@@ -271,9 +273,7 @@ class ForwardBackward:
             None if value is None else to_native(value, name, in_place=True)
             for name, value in zip(self._output_names, ordered, strict=True)
         ]
-        if not flag("to_host", to_host) or are_on_device(
-            {str(i): one for i, one in enumerate(native)}
-        ):
+        if not flag("to_host", to_host) or _core.DeviceTensor in map(type, native):
             pairs = self._core.backward_on_device(native, context)
             return Gradients(
                 *({name: result(one, to_host=to_host) for name, one in part} for part in pairs)
@@ -429,7 +429,7 @@ def _as_list(values: Any) -> list[Any]:
 
 
 def _by_name(values: Any, names: list[str], what: str) -> Mapping[str, Any]:
-    if isinstance(values, Mapping):
+    if type(values) is dict or isinstance(values, Mapping):
         return values
     given = _as_list(values)
     if len(given) != len(names):

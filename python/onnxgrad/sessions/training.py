@@ -31,7 +31,7 @@ from onnxgrad.data.arrays import (
     to_feeds,
     to_native,
 )
-from onnxgrad.data.maps import with_rows
+from onnxgrad.data.maps import is_map, with_rows
 from onnxgrad.data.notes import warn
 from onnxgrad.data.rows import own_tokens
 from onnxgrad.data.tokens import completed
@@ -151,9 +151,11 @@ class TrainingSession(SessionWeights, NotPickled):
         inputs = self._core.inputs
         self._of_model: Any = SimpleNamespace(inputs=inputs[: len(inputs) // self._views])
         self._first_trained = {weight.name for weight in self.trained_weights}
+        self._first_values = {} if self._start is None else self._trained_values()
         if not self._is_of_file:
             self._warn_about_patterns([])
 
+    _inputs_of: Any = None  # the session of the extension whose inputs are known
     _may_wait = False  # whether the rows to calibrate with may be given later
 
     @classmethod
@@ -284,14 +286,19 @@ class TrainingSession(SessionWeights, NotPickled):
         return as_declared(outputs, names, self._core.outputs)
 
     def _feeds(self, feeds: Mapping[str, ArrayLike], *, has_target: bool = False) -> dict[str, Any]:
-        maps = isinstance(feeds, Mapping)
-        if maps and len(feeds) <= len(self._core.inputs):  # keys and values, masks, targets
-            feeds = completed(self._core.inputs, feeds)
+        maps = type(feeds) is dict or isinstance(feeds, Mapping)
+        if self._inputs_of is not self._core:
+            self._inputs_of, self._inputs = self._core, self._core.inputs
+            self._has_maps = any(map(is_map, self._inputs))
+        if maps and len(feeds) <= len(self._inputs):  # keys and values, masks, targets
+            feeds = completed(self._inputs, feeds)
             name = self.target_name if has_target else ""
             if name and name not in feeds:
                 tokens = own_tokens(self._core, feeds)
                 feeds = feeds if tokens is None else {**feeds, name: tokens}
-        return to_feeds(with_rows(self._core.inputs, feeds) if maps else feeds, in_place=True)
+        if maps and self._has_maps:
+            feeds = with_rows(self._inputs, feeds)
+        return to_feeds(feeds, in_place=True)
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs of the model, without target and sample weight."""

@@ -43,6 +43,7 @@ class SessionWeights:
     _core: _core.TrainingSession
     _kind: Kind
     _start: Any  # the model before an adapter that waits for the integers under it, or None
+    _first_values: dict[str, np.ndarray[Any, Any]]  # of that adapter, before anybody set them
     _awaits_rows: bool  # whether the model is quantized by the rows of the first fit
 
     def trained_model(self, *, like: bool = False, weights: str = "evaluated") -> onnx.ModelProto:
@@ -81,6 +82,21 @@ class SessionWeights:
             hint="Call fit first, give calibration= some rows, or quantize the weights alone: "
             "quantize={'weights': 'int8', 'activations': False}.",
         )
+
+    def _trained_values(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return copies of the trained weights, by name."""
+        views = self._core.weights()
+        names = (weight.name for weight in self._core.trained_weights)
+        return {name: from_native(views[name]).copy() for name in names if name in views}
+
+    def _values_that_were_set(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the trained weights if any is no longer as `_start` with an adapter has it.
+
+        Untouched ones are made again over the integers: magnitudes of DoRA are norms of these.
+        """
+        now, first = self._trained_values(), self._first_values
+        is_set = any(not np.array_equal(now[name], first[name]) for name in now.keys() & first)
+        return now if is_set else {}
 
     @property
     def weights(self) -> dict[str, np.ndarray[Any, Any]]:

@@ -61,16 +61,18 @@ def calibrated(session: TrainingSession, X: Any) -> _core.Trainer:
     if session._start is None:
         given["new_head"] = None  # the trained model has it
         start = core.trained_model()
+        values = {}
     else:
         start = session._start
+        values = session._values_that_were_set()
+        session._start = None
+        session._first_values = {}
     session._model = changed_model(start, given, given["seed"])
     session._core = session._compiled(session._model)
     session._awaits_rows = False
-    if session._start is not None:
-        session._start = None
+    if values:
         trained = {weight.name for weight in session.trained_weights}
-        before = {name: from_native(value) for name, value in core.weights().items()}
-        session._set_weights({name: before[name] for name in trained & before.keys()})
+        session._set_weights({name: values[name] for name in trained & values.keys()})
     if session._weighs_positions:
         session._core.use_sample_weights(session._sample_weight, True)
     if left := sorted(frozen & {weight.name for weight in session.trained_weights}):
@@ -116,7 +118,10 @@ def convert(
     if has_sparse(X):
         return sparse_source(core, X, target, numbers, weight)
     origin = None if feeds is None else feeds.origin
-    return _core.Dataset(dict(named_inputs(core, X)), target, numbers, weight, 0, origin)
+    inputs = dict(named_inputs(core, X, in_place=True))
+    placed = {name: one for name, one in inputs.items() if isinstance(one, _core.DeviceTensor)}
+    inputs |= {name: one.to_host() for name, one in placed.items()}  # for checks
+    return _core.Dataset(inputs, target, numbers, weight, 0, origin, placed)
 
 
 def dataset(

@@ -119,6 +119,7 @@ enum Flag : int { kNonBlocking = 1, kDisableTiming = 2, kCaptureThreadLocal = 1 
 #define ONNXGRAD_CUDA_MEMBER(member, symbol, ...) int (*member)(__VA_ARGS__) = nullptr;
 struct Driver {
   ONNXGRAD_CUDA_DRIVER(ONNXGRAD_CUDA_MEMBER)
+  int cuda_version = 0;  ///< as DriverGetVersion returns it: 12040 for 12.4
 };
 struct Nvrtc {
   ONNXGRAD_CUDA_NVRTC(ONNXGRAD_CUDA_MEMBER)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
@@ -20,31 +21,55 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Library {
-  std::vector<std::string> names;  ///< of its file, the newest version first
+  std::string file;
+  std::vector<int> versions;   ///< of the file, the newest first
+  bool follows_driver = true;  ///< they are CUDA's: none may be newer than the driver's
   const char* purpose;
-  const char* install;  ///< how a user gets it
+  const char* package_13 = nullptr;  ///< of pip, for CUDA 13
+  const char* package_12 = nullptr;
 };
 
 const Library kDriverLibrary{
-    .names = {"libcuda.so.1"},
-    .purpose = "NVIDIA's driver",
-    .install =
-        "Install the driver of the card (nvidia-smi shows it when it is there); start a "
-        "container with 'docker run --gpus all'."};
-const Library kNvrtcLibrary{.names = {"libnvrtc.so.13", "libnvrtc.so.12"},
+    .file = "libcuda.so", .versions = {1}, .follows_driver = false, .purpose = "NVIDIA's driver"};
+const Library kNvrtcLibrary{.file = "libnvrtc.so",
+                            .versions = {13, 12},
                             .purpose = "CUDA's run-time compiler",
-                            .install =
-                                "Install it with 'pip install nvidia-cuda-nvrtc', or "
-                                "CUDA's toolkit."};
-
-const Library kBlasLtLibrary{
-    .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
-    .purpose = "cuBLASLt",
-    .install = "Install it with 'pip install nvidia-cublas', or CUDA's toolkit."};
-
-const Library kDnnLibrary{.names = {"libcudnn.so.9"},
+                            .package_13 = "nvidia-cuda-nvrtc",
+                            .package_12 = "nvidia-cuda-nvrtc-cu12"};
+const Library kBlasLtLibrary{.file = "libcublasLt.so",
+                             .versions = {13, 12},
+                             .purpose = "cuBLASLt",
+                             .package_13 = "nvidia-cublas",
+                             .package_12 = "nvidia-cublas-cu12"};
+const Library kDnnLibrary{.file = "libcudnn.so",
+                          .versions = {9},
+                          .follows_driver = false,
                           .purpose = "cuDNN",
-                          .install = "Install it with 'pip install nvidia-cudnn-cu13'."};
+                          .package_13 = "nvidia-cudnn-cu13",
+                          .package_12 = "nvidia-cudnn-cu12"};
+
+constexpr int kNewestCuda = 13;
+
+// CUDA's version that the driver is for; the newest known, if it is newer.
+int cuda_of_driver() { return std::min(driver().cuda_version / 1000, kNewestCuda); }
+
+std::vector<std::string> names_of(const Library& library) {
+  std::vector<std::string> names;
+  for (const int version : library.versions) {
+    if (library.follows_driver && version > cuda_of_driver()) continue;
+    names.push_back(fmt::format("{}.{}", library.file, version));
+  }
+  return names;
+}
+
+std::string how_to_install(const Library& library) {
+  if (library.package_13 == nullptr) {
+    return "Install the driver of the card (nvidia-smi shows it when it is there); start a "
+           "container with 'docker run --gpus all'.";
+  }
+  return fmt::format("Install it with 'pip install {}', or CUDA's toolkit.",
+                     cuda_of_driver() < 13 ? library.package_12 : library.package_13);
+}
 
 std::vector<std::string> split(const char* list) {
   std::vector<std::string> parts;
@@ -117,7 +142,8 @@ std::string places(const Library& library) {
 void* open(const Library& library) {
   std::string problem;
   const std::vector<std::string> folders = search_folders(library);
-  for (const std::string& name : library.names) {
+  const std::vector<std::string> names = names_of(library);
+  for (const std::string& name : names) {
     for (const std::string& folder : folders) {
       const std::string path = folder.empty() ? name : (fs::path(folder) / name).string();
       std::error_code error;
@@ -128,12 +154,12 @@ void* open(const Library& library) {
       if (text.find("No such file") == std::string_view::npos) problem = text;
     }
   }
-  throw DeviceError({.what = fmt::format("{} was not found", library.purpose),
-                     .detail = problem.empty()
-                                   ? fmt::format("No {} in {}.", fmt::join(library.names, " or "),
-                                                 places(library))
-                                   : problem,
-                     .hint = library.install});
+  throw DeviceError(
+      {.what = fmt::format("{} was not found", library.purpose),
+       .detail = problem.empty()
+                     ? fmt::format("No {} in {}.", fmt::join(names, " or "), places(library))
+                     : problem,
+       .hint = how_to_install(library)});
 }
 
 /// A function of a library's table: its symbol, and what keeps its address there.
@@ -165,9 +191,9 @@ Table load(const Library& library, std::initializer_list<Entry<Table>> entries) 
    }},
 
 Driver load_driver() {
-  const Driver table = load<Driver>(kDriverLibrary, {ONNXGRAD_CUDA_DRIVER(ONNXGRAD_CUDA_ENTRY)});
-  int version = 0;
+  auto table = load<Driver>(kDriverLibrary, {ONNXGRAD_CUDA_DRIVER(ONNXGRAD_CUDA_ENTRY)});
   constexpr int kOldest = 12040;
+  int& version = table.cuda_version;
   if (table.Init(0) != kSuccess || table.DriverGetVersion(&version) != kSuccess) {
     throw DeviceError({.what = "NVIDIA's driver does not start",
                        .hint = "Run nvidia-smi, which says why; a card that it does not list is "

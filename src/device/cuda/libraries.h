@@ -11,7 +11,8 @@
 // NVIDIA's libraries, found and loaded when they are first needed. They are searched for, in this
 // order, in the wheels of NVIDIA that a Python environment has (nvidia/*/lib), by the dynamic
 // linker (for the driver first), and in the folders of CUDA's toolkit. If the environment variable
-// ONNXGRAD_CUDA_PATH lists folders, they come from these alone, but the driver from any.
+// ONNXGRAD_CUDA_PATH lists folders, they come from these alone, but the driver from any. Libraries
+// for a version of CUDA that is newer than the driver's are not taken.
 
 namespace onnxgrad::device::cuda {
 

@@ -26,6 +26,7 @@ constexpr std::size_t kMostTexts = 96;
 // with more than these in one, several multiprocessors are faster.
 constexpr std::int64_t kMostBlocks = 32;
 constexpr std::int64_t kMeanBlocks = 4;
+constexpr std::int64_t kMostShared = 44 << 10;  // of the 48 KiB that a kernel may declare
 // Steps of a launch; a card that also draws a screen stops kernels of some seconds.
 constexpr std::int64_t kMostSteps = 4096;
 
@@ -119,10 +120,21 @@ std::int64_t product(const std::array<unsigned, 3>& numbers) {
   return std::int64_t{numbers[0]} * numbers[1] * numbers[2];
 }
 
+// Bytes of shared memory that a kernel declares.
+std::int64_t shared_bytes(Handle function) {
+  constexpr int kSharedSizeBytes = 1;  // CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+  int bytes = 0;
+  check(driver().FuncGetAttribute(&bytes, kSharedSizeBytes, function), "cuFuncGetAttribute");
+  return bytes;
+}
+
 bool fits_one_block(const std::vector<Launched>& launches) {
   if (launches.size() < 2 || launches.size() > kMostLaunches) return false;
   std::int64_t all = 0;
+  std::map<Handle, std::int64_t> shared;  // of functions
   for (const auto& [kernel, args, is_guarded] : launches) {
+    const Handle function = kernel.module->function(kernel.name);
+    shared.try_emplace(function, shared_bytes(function));
     const std::int64_t blocks = product(kernel.grid);
     const std::int64_t threads = product(kernel.block);
     if (blocks > kMostBlocks || threads > kMostThreads || kernel.shared_bytes > 0) return false;
@@ -131,7 +143,10 @@ bool fits_one_block(const std::vector<Launched>& launches) {
     if (waits && threads != kMostThreads) return false;
     all += blocks;
   }
-  return all <= kMeanBlocks * static_cast<std::int64_t>(launches.size());
+  // The kernel of all of them has the arrays of each.
+  std::int64_t arrays = 0;
+  for (const auto& [function, bytes] : shared) arrays += bytes;
+  return arrays <= kMostShared && all <= kMeanBlocks * static_cast<std::int64_t>(launches.size());
 }
 
 class Persistent final : public CudaRecording {

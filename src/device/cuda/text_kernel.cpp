@@ -59,6 +59,11 @@ OG_FUNCTION bool og_goes_on(og_u64 guard) {
   return whole;
 }
 
+std::string block_threads_text(unsigned most) {
+  if (most <= kMostThreads) return {};
+  return fmt::format("#undef OG_MOST_THREADS\n#define OG_MOST_THREADS {}\n", most);
+}
+
 Module::Module(std::shared_ptr<Context> context, std::string text)
     : context_(std::move(context)), text_(std::move(text)) {
   image_ = compile_text(std::string(kernel_prelude()) + text_, context_->capability());
@@ -123,7 +128,9 @@ std::uint64_t Guard::address_of(Address cells, bool is_guarded) {
 void launch_text_kernel(const TextKernel& kernel, opdef::KernelArgs args,
                         const opdef::Launch& launch) {
   if (std::ranges::find(kernel.grid, 0U) != kernel.grid.end()) return;  // nothing to compute
-  ONNXGRAD_ASSERT(kernel.block[0] * kernel.block[1] * kernel.block[2] <= kMostThreads);
+  const unsigned threads = kernel.block[0] * kernel.block[1] * kernel.block[2];
+  ONNXGRAD_ASSERT(threads <= kMostThreads ||
+                  kernel.module->text().find(block_threads_text(threads)) != std::string::npos);
   constexpr std::size_t kMostWords = 480;  // 4 KB of parameters, less what the driver keeps
   std::array<std::uint64_t, kMostWords> words;
   std::size_t num_words = 0;

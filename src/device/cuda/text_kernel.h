@@ -70,8 +70,10 @@ struct Word {
   static Word of(double value) { return {.kind = Kind::kReal, .real = value}; }
 };
 
-/// Threads that a block has at most: with this bound a thread may use 255 registers.
+/// Threads that a block has at most: with this bound a thread may use 255 registers. Texts of
+/// larger blocks begin with block_threads_text().
 inline constexpr unsigned kMostThreads = 256;
+std::string block_threads_text(unsigned most);
 
 /// A launch of a kernel.
 struct TextKernel {

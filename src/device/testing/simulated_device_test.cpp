@@ -84,6 +84,26 @@ TEST_F(SimulatedDevice, AnErrorComesLaterAndStopsWhatFollows) {
   EXPECT_EQ(read(x), values);
 }
 
+// Whoever waits for the point gets the error, each time; the streams are as before.
+TEST_F(SimulatedDevice, AnErrorGoesToOtherStreams) {
+  const std::vector<double> values{1, 2, 3, 4};
+  const std::unique_ptr<Stream> other = device.make_stream();
+  const std::unique_ptr<Stream> unrelated = device.make_stream();
+  stream->copy_in(x.address, bytes_of(values), kBytes);
+  run(fail);
+  const std::shared_ptr<Event> bad = stream->mark(false);
+  other->wait_for(*bad);
+  other->copy(y.address, x.address, kBytes);
+  EXPECT_THROW(other->synchronize(), DataError);
+  EXPECT_TRUE(std::isnan(unrelated->read(y.address, DataType::kFloat64, {4}).to_doubles()[0]));
+  EXPECT_THROW(bad->wait(), DataError);
+  EXPECT_THROW(bad->wait(), DataError);
+  other->copy(y.address, x.address, kBytes);
+  other->synchronize();
+  EXPECT_THROW(stream->synchronize(), DataError);
+  EXPECT_EQ(read(y), values);
+}
+
 // Death tests start a new process: a forked one would lack the stream's thread.
 struct SimulatedDeviceDeath : SimulatedDevice {
   SimulatedDeviceDeath() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_TESTING_SIMULATED_RECORDING_H_
 #define ONNXGRAD_DEVICE_TESTING_SIMULATED_RECORDING_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -35,10 +36,14 @@ class RecordingRules {
   /// Why work cannot be recorded; "": it can.
   std::string refusal(const Work& work) const {
     const std::scoped_lock lock(mutex_);
-    for (const KernelCall& call : work.calls) {
-      if (forbidden_.contains(call.fn)) return "a recording of a kernel that cannot be recorded";
+    for (std::size_t i = 0; i < work.calls.size(); ++i) {
+      const KernelCall& call = work.calls[i];
+      const std::string name = work.names.empty() ? "a kernel" : work.names[i];
+      if (forbidden_.contains(call.fn)) {
+        return "a recording of " + name + " that cannot be recorded";
+      }
       if (!have_run_.contains({call.fn, call.data})) {
-        return "a recording of a kernel that has not run before";
+        return "a recording of " + name + " that has not run before";
       }
     }
     return "";

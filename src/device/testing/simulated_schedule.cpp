@@ -21,18 +21,15 @@ TaskRef SimulatedSchedule::add(TaskOwner& owner, int row, std::span<const TaskRe
   task->thread = std::this_thread::get_id();
   const std::scoped_lock lock(mutex_);
   if (owner.number == 0) owner.number = ++num_owners_;
-  if (owner.error) {  // what is submitted after the work that failed is not done
-    task->is_done = true;
-    return task;
-  }
   for (const TaskRef& other : after) {
+    if (!task->error) task->error = other->error;
     if (other->is_done) continue;
     task->after.push_back(other);
     other->next.push_back(task);
   }
   task->num_missing = task->after.size();
   owner.tasks.push_back(task);
-  if (task->num_missing == 0) ready_.push_back(task);
+  if (task->num_missing == 0) begin(task);
   return task;
 }
 
@@ -85,7 +82,7 @@ TaskRef SimulatedSchedule::choose(std::uint64_t wait, bool takes_others) {
   return chosen;
 }
 
-void SimulatedSchedule::wait(std::span<const TaskRef> tasks) {
+std::exception_ptr SimulatedSchedule::wait(std::span<const TaskRef> tasks) {
   constexpr unsigned kWaitsOfOneThatTakesOthers = 4;
   Lock lock(mutex_);
   const std::uint64_t number = ++num_waits_;
@@ -98,6 +95,10 @@ void SimulatedSchedule::wait(std::span<const TaskRef> tasks) {
       changed_.wait(lock);
     }
   }
+  for (const TaskRef& task : tasks) {
+    if (task->error) return task->error;
+  }
+  return nullptr;
 }
 
 void SimulatedSchedule::run(Lock& lock, const TaskRef& task) {
@@ -111,23 +112,37 @@ void SimulatedSchedule::run(Lock& lock, const TaskRef& task) {
   }
   lock.lock();
   task->is_running = false;
-  finish(*task);
-  if (error) {
-    task->owner->error = error;
-    drop_tasks(*task->owner);
-  }
+  task->error = std::move(error);
+  finish(task);
   changed_.notify_all();
 }
 
-void SimulatedSchedule::finish(Task& task) {
-  task.is_done = true;
-  task.work = nullptr;
-  task.after.clear();
-  for (const TaskRef& other : std::exchange(task.next, {})) {
-    if (--other->num_missing == 0 && !other->is_done) ready_.push_back(other);
+// All that it comes after is done.
+void SimulatedSchedule::begin(const TaskRef& task) {
+  if (task->error) {
+    finish(task);
+  } else {
+    ready_.push_back(task);
   }
-  std::deque<TaskRef>& tasks = task.owner->tasks;
-  while (!tasks.empty() && tasks.front()->is_done) tasks.pop_front();
+}
+
+// And drops what can only begin after it, if it has an error.
+void SimulatedSchedule::finish(const TaskRef& task) {
+  std::vector<TaskRef> finished{task};
+  while (!finished.empty()) {
+    const TaskRef last = std::move(finished.back());
+    finished.pop_back();
+    last->is_done = true;
+    last->work = nullptr;
+    last->after.clear();
+    for (const TaskRef& other : std::exchange(last->next, {})) {
+      if (!other->error) other->error = last->error;
+      if (--other->num_missing > 0 || other->is_done) continue;
+      (other->error ? finished : ready_).push_back(other);
+    }
+    std::deque<TaskRef>& tasks = last->owner->tasks;
+    while (!tasks.empty() && tasks.front()->is_done) tasks.pop_front();
+  }
 }
 
 void SimulatedSchedule::drop_tasks(TaskOwner& owner) {
@@ -136,7 +151,7 @@ void SimulatedSchedule::drop_tasks(TaskOwner& owner) {
     if (!task->is_done && !task->is_running) dropped.push_back(task);
   }
   for (const TaskRef& task : dropped) task->is_done = true;
-  for (const TaskRef& task : dropped) finish(*task);
+  for (const TaskRef& task : dropped) finish(task);
   std::erase_if(ready_, [](const TaskRef& task) { return task->is_done; });
 }
 
@@ -144,11 +159,6 @@ void SimulatedSchedule::drop(TaskOwner& owner) {
   Lock lock(mutex_);
   drop_tasks(owner);
   changed_.wait(lock, [&] { return owner.tasks.empty(); });  // another thread's
-}
-
-std::exception_ptr SimulatedSchedule::take_error(TaskOwner& owner) {
-  const std::scoped_lock lock(mutex_);
-  return std::exchange(owner.error, nullptr);
 }
 
 }  // namespace onnxgrad::device::testing

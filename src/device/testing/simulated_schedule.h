@@ -20,6 +20,7 @@
 // generator chooses: mostly from the row (a compute stream, or a stream of copies) that it prefers
 // for now, so that one gets far ahead of another. The same calls by one thread, with the same seed,
 // give the same order. Mostly, only what the host waits for is done; sometimes all of its tasks.
+// When a task throws, those that begin after it are dropped with its error, on other streams too.
 
 namespace onnxgrad::device::testing {
 
@@ -35,15 +36,15 @@ struct Task {
   std::size_t num_missing = 0;  ///< tasks of `after` that are not done
   std::uint64_t wanted_by = 0;  ///< number of the last wait for it
   bool is_running = false;
-  bool is_done = false;  ///< or dropped
+  bool is_done = false;                ///< or dropped
+  std::exception_ptr error = nullptr;  ///< that it threw, or for which it has been dropped
 };
 using TaskRef = std::shared_ptr<Task>;
 
 /// The tasks that a stream has submitted; only the schedule uses what is in it.
 struct TaskOwner {
   std::uint64_t number = 0;
-  std::deque<TaskRef> tasks = {};      ///< in order, from the first on that is not done
-  std::exception_ptr error = nullptr;  ///< of the task that threw: the others have been dropped
+  std::deque<TaskRef> tasks = {};  ///< in order, from the first on that is not done
 };
 
 /// Thread-safe.
@@ -57,12 +58,10 @@ class SimulatedSchedule {
               std::function<void()> work);
   std::size_t num_pending(const TaskOwner& owner);
   bool is_done(const Task& task);
-  /// Does work until all of these are done.
-  void wait(std::span<const TaskRef> tasks);
+  /// Does work until all of these are done. Returns the error of the first that has one.
+  std::exception_ptr wait(std::span<const TaskRef> tasks);
   /// Drops the tasks that are not done.
   void drop(TaskOwner& owner);
-  /// The error of the owner's tasks, which it then no longer has.
-  std::exception_ptr take_error(TaskOwner& owner);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -70,7 +69,8 @@ class SimulatedSchedule {
   TaskRef choose(std::uint64_t wait, bool takes_others);
   std::uint64_t preference(const Task& task) const;
   void run(Lock& lock, const TaskRef& task);
-  void finish(Task& task);
+  void begin(const TaskRef& task);
+  void finish(const TaskRef& task);
   void drop_tasks(TaskOwner& owner);
 
   std::mutex mutex_;

@@ -30,7 +30,8 @@ class SimulatedEvent final : public Event {
   bool is_done() const override { return parts_->schedule.is_done(*task_); }
   void wait() const override {
     ++parts_->num_waits;
-    parts_->schedule.wait({&task_, 1});
+    const std::exception_ptr error = parts_->schedule.wait({&task_, 1});
+    if (error) std::rethrow_exception(error);
   }
   double seconds_after(const Event& earlier) const override {
     const auto& before = static_cast<const SimulatedEvent&>(earlier);
@@ -42,7 +43,7 @@ class SimulatedEvent final : public Event {
  private:
   std::shared_ptr<SimulatedParts> parts_;
   TaskRef task_;
-  double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached, or dropped
+  double at_s_ = std::numeric_limits<double>::quiet_NaN();  // not reached
 };
 
 struct SimulatedRecording final : Recording {
@@ -78,7 +79,9 @@ std::shared_ptr<const std::vector<KeptCall>> SimulatedStream::keep(const Work& w
   for (std::size_t i = 0; i < work.calls.size(); ++i) {
     const KernelCall& call = work.calls[i];
     KeptCall& kept = calls->emplace_back(
-        KeptCall{.fn = call.fn, .data = call.data, .name = "call " + std::to_string(i)});
+        KeptCall{.fn = call.fn,
+                 .data = call.data,
+                 .name = work.names.empty() ? "call " + std::to_string(i) : work.names[i]});
     for (std::size_t a = 0; a < call.num_args; ++a) kept.args.push_back(address_of(call.args[a]));
     if (!work.places.empty()) kept.place = work.places[i];
     if (!work.operands.empty()) kept.operands = work.operands[i];
@@ -200,11 +203,9 @@ void SimulatedStream::copy(Address to, Address from, std::int64_t bytes) {
 
 void SimulatedStream::synchronize() {
   ++parts_->num_waits;
-  parts_->schedule.wait(last_);
+  const std::exception_ptr error = parts_->schedule.wait(last_);
   last_.clear();
-  if (const std::exception_ptr error = parts_->schedule.take_error(owner_)) {
-    std::rethrow_exception(error);
-  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace onnxgrad::device::testing

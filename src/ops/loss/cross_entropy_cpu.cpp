@@ -13,11 +13,26 @@
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/loss/cross_entropy.h"
+#include "ops/loss/label_error.h"
 #include "ops/nn/softmax_rows_simd.h"
 
 // Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients: reference
 // kernels, and SIMD kernels for contiguous rows. The elements of a row have stride `inner`: scores
 // [batch, classes, inner], labels [batch, inner].
+
+namespace onnxgrad::ops {
+
+void throw_label_error(const std::string& node, std::int64_t classes,
+                       std::optional<std::int64_t> ignored, std::int64_t row, std::int64_t label) {
+  throw DataError(
+      {.what = fmt::format("label {} of row {} is out of range", label, row),
+       .where = {.node = node},
+       .detail = fmt::format("There are {} classes: labels are 0 to {}.", classes, classes - 1),
+       .hint = ignored ? fmt::format("Rows to be ignored have label {}.", *ignored)
+                       : "Give rows that should be ignored the label set by ignore_index."});
+}
+
+}  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::cross_entropy_cpu {
 
@@ -49,24 +64,15 @@ struct LossTask {
   std::int64_t rows() const { return batch * inner; }
 };
 
-[[noreturn]] void throw_label_error(const LossTask& task, std::int64_t row, std::int64_t label) {
-  throw DataError(
-      {.what = fmt::format("label {} of row {} is out of range", label, row),
-       .where = {.node = task.node},
-       .detail =
-           fmt::format("There are {} classes: labels are 0 to {}.", task.classes, task.classes - 1),
-       .hint = task.attrs.ignore_index
-                   ? fmt::format("Rows to be ignored have label {}.", *task.attrs.ignore_index)
-                   : "Give rows that should be ignored the label set by ignore_index."});
-}
-
 // Returns the label of a row; -1 if the row is ignored. Throws: DataError.
 std::int64_t label_of(const LossTask& task, const std::byte* labels, std::int64_t row) {
   const std::int64_t label = task.labels_are_int32
                                  ? reinterpret_cast<const std::int32_t*>(labels)[row]
                                  : reinterpret_cast<const std::int64_t*>(labels)[row];
   if (task.attrs.ignore_index && label == *task.attrs.ignore_index) return -1;
-  if (label < 0 || label >= task.classes) throw_label_error(task, row, label);
+  if (label < 0 || label >= task.classes) {
+    throw_label_error(task.node, task.classes, task.attrs.ignore_index, row, label);
+  }
   return label;
 }
 

@@ -7,14 +7,15 @@
 
 #include "ir/builder.h"
 #include "ops/block_text_cuda.h"
+#include "ops/fault_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/loss/cross_entropy.h"
+#include "ops/loss/label_error.h"
 
 // SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss, their gradients and the forms that keep sums
 // of exponentials instead of probabilities (passes/keep_log_sums.cpp). Scores are [batch, classes,
-// inner], labels [batch, inner]: a column is a row of scores. A label out of range yields a loss
-// and a gradient that are not numbers.
+// inner], labels [batch, inner]: a column is a row of scores. A label out of range is refused.
 
 namespace onnxgrad::ops::cross_entropy_cuda {
 namespace {
@@ -24,24 +25,25 @@ using device::cuda::Word;
 
 // Words of all kernels: scores, labels, weights, dloss, result, log p, log sums, numbers of rows
 // (in scratch); rows, classes, inner, whether there is an ignored label, the label, reduction (0:
-// none, 1: sum, 2: mean), whether there is a softmax, how many of the numbers a row has.
+// none, 1: sum, 2: mean), whether there is a softmax, 0; where labels are refused.
 constexpr const char* kText = R"(
 template <class W>
 OG_FUNCTION og_i64 og_label_of(const W& a, og_i64 row) {
   const og_i64 label = (og_i64)a.template pointer<og_label>(1)[row];
   if (a.integer(11) != 0 && label == a.integer(12)) return -1;
-  return label < 0 || label >= a.integer(9) ? -2 : label;
+  if (label >= 0 && label < a.integer(9)) return label;
+  og_refuse(a.template pointer<og_u64>(16), a.integer(17), label, row);
+  return -1;
 }
 
 template <class W>
 OG_FUNCTION og_t og_weight_of(const W& a, og_i64 label) {
-  if (label == -2) return (og_t)og_nan();
   if (label < 0) return 0;
   const og_t* const weights = a.template pointer<og_t>(2);
   return weights == 0 ? (og_t)1 : weights[label];
 }
 
-OG_KERNEL(og_rows, 16) {
+OG_KERNEL(og_rows, 18) {
   const og_scores* const scores = a.pointer<og_scores>(0);
   og_t* const log_prob = a.pointer<og_t>(5);
   og_t* const log_sums = a.pointer<og_t>(6);
@@ -75,7 +77,7 @@ OG_KERNEL(og_rows, 16) {
     if (log_sums != 0) log_sums[row] = shift;
     const og_i64 label = og_label_of(a, row);
     const og_t weight = og_weight_of(a, label);
-    og_t value = label == -1 ? (og_t)0 : weight;
+    og_t value = 0;
     if (label >= 0) value = weight * (shift - (og_t)og_get(x[label * inner]));
     if (a.integer(13) == 0) {
       if (losses != 0) losses[row] = value;
@@ -87,7 +89,7 @@ OG_KERNEL(og_rows, 16) {
 }
 
 // One block: sums of the numbers of the rows.
-OG_KERNEL(og_loss, 16) {
+OG_KERNEL(og_loss, 18) {
   const double* const numbers = a.pointer<double>(7);
   const og_i64 rows = a.integer(8);
   double sum = 0, total = 0;
@@ -100,7 +102,7 @@ OG_KERNEL(og_loss, 16) {
   if (threadIdx.y == 0) a.pointer<og_t>(4)[0] = (og_t)(a.integer(13) == 2 ? sum / total : sum);
 }
 
-OG_KERNEL(og_total, 16) {
+OG_KERNEL(og_total, 18) {
   double total = 0;
   for (og_i64 row = threadIdx.y; row < a.integer(8); row += blockDim.y) {
     total += (double)og_weight_of(a, og_label_of(a, row));
@@ -109,7 +111,7 @@ OG_KERNEL(og_total, 16) {
   if (threadIdx.y == 0) a.pointer<double>(7)[0] = total;
 }
 
-OG_KERNEL(og_gradient, 16) {
+OG_KERNEL(og_gradient, 18) {
   const og_scores* const scores = a.pointer<og_scores>(0);
   const og_t* const dloss = a.pointer<og_t>(3);
   const og_t* const log_sums = a.pointer<og_t>(6);
@@ -128,7 +130,7 @@ OG_KERNEL(og_gradient, 16) {
     for (og_i64 c = threadIdx.y; c < classes; c += blockDim.y) {
       const og_i64 i = begin + c * inner;
       const og_t p = a.integer(14) == 0 ? (og_t)0 : og_exp((og_t)og_get(scores[i]) - shift);
-      og_set(result, i, label == -1 ? (og_t)0 : (p - (og_t)(c == label)) * factor);
+      og_set(result, i, label < 0 ? (og_t)0 : (p - (og_t)(c == label)) * factor);
     }
   }
 }
@@ -142,6 +144,7 @@ struct Loss {
   Columns rows = {};
   std::vector<Word> words = {};
   std::string text = {};
+  Refusal labels = {};
   Reduction reduction = Reduction::kMean;
   std::string declined = {};
 };
@@ -178,8 +181,15 @@ Loss loss_of(const KernelRequest& request, const Places& at, DataType numbers, D
   add_integers(loss.words,
                {loss.rows.count, x[1], std::max<std::int64_t>(inner, 1), attrs.ignore_index ? 1 : 0,
                 attrs.ignore_index.value_or(0), static_cast<std::int64_t>(attrs.reduction),
-                request.node.op_type.starts_with("Softmax") ? 1 : 0, 2});
-  loss.text = typedefs({{"og_t", text_type(numbers)},
+                request.node.op_type.starts_with("Softmax") ? 1 : 0, 0});
+  const auto raise = [node = request.node.name, classes = x[1], ignored = attrs.ignore_index](
+                         std::int64_t label, std::int64_t row) {
+    throw_label_error(node, classes, ignored, row, label);
+  };
+  loss.labels = refusal(request, raise);
+  loss.labels.append(loss.words);
+  loss.text = std::string(fault_text()) +
+              typedefs({{"og_t", text_type(numbers)},
                         {"og_scores", text_type(scores.dtype)},
                         {"og_result", text_type(result)},
                         {"og_label", text_type(labels.dtype)}}) +
@@ -191,12 +201,16 @@ static_assert(static_cast<int>(Reduction::kNone) == 0 && static_cast<int>(Reduct
               static_cast<int>(Reduction::kMean) == 2);
 
 TextKernel over_rows(const KernelRequest& request, const Loss& loss, const char* name) {
-  return column_kernel(request, loss.rows, loss.text, name, loss.words);
+  TextKernel kernel = column_kernel(request, loss.rows, loss.text, name, loss.words);
+  kernel.keeps = loss.labels.record;
+  return kernel;
 }
 
 TextKernel in_one_block(const KernelRequest& request, const Loss& loss, const char* name) {
-  return column_kernel(request, {.count = 1, .length = loss.rows.count}, loss.text, name,
-                       loss.words);
+  TextKernel kernel =
+      column_kernel(request, {.count = 1, .length = loss.rows.count}, loss.text, name, loss.words);
+  kernel.keeps = loss.labels.record;
+  return kernel;
 }
 
 KernelOffer offer_forward(const KernelRequest& request, const Places& at) {
@@ -217,6 +231,7 @@ KernelOffer offer_forward(const KernelRequest& request, const Places& at) {
   KernelOffer offer;
   offer.kernel = prepared(std::move(launches), "rows of " + std::to_string(loss.rows.length));
   if (is_summed) offer.kernel.scratch_bytes = loss.rows.count * 16;
+  offer.kernel.checks = {{.input = 1}};
   return offer;
 }
 

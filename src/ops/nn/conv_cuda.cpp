@@ -15,6 +15,7 @@
 #include "ops/nn/conv_dnn_cuda.h"
 #include "ops/nn/conv_operands.h"
 #include "ops/nn/conv_text_cuda.h"
+#include "ops/nn/window_text_cuda.h"
 
 // Convolutions as texts, where cuDNN is missing or declines: a product of matrices whose right one
 // is gathered from the images, or, of groups with few channels, a sum for each result. Sums have a
@@ -123,12 +124,7 @@ std::vector<Word> words_of(const ConvOperands& conv, std::int64_t splits) {
        {shape.batch, shape.groups, shape.out_channels, shape.in_channels}) {
     words.push_back(Word::of(number));
   }
-  for (const WindowAxis& axis : shape.axes) {
-    for (const std::int64_t number :
-         {axis.input, axis.output, axis.kernel, axis.stride, axis.dilation, axis.pad_begin}) {
-      words.push_back(Word::of(number));
-    }
-  }
+  for (const WindowAxis& axis : shape.axes) append_window(words, axis);
   words.push_back(Word::of(splits));
   words.push_back(Word::of(static_cast<double>(conv.low)));
   words.push_back(Word::of(static_cast<double>(conv.high)));

@@ -1,32 +1,16 @@
 #include "ops/nn/conv_text_cuda.h"
 
+#include "ops/nn/window_text_cuda.h"
+
 namespace onnxgrad::ops {
 
 std::string conv_prelude_text() {
-  return R"(
-struct og_axis {
-  int input, output, kernel, stride, dilation, pad;
-};
+  return std::string(window_text()) + R"(
 struct og_conv {
   og_i64 batch, groups, outs, ins;
   og_axis d, h, w;
   og_i64 input, output, taps;  // products of the axes
 };
-struct og_place {
-  og_i64 outer;
-  int d, h, w;
-};
-template <class Words>
-OG_FUNCTION og_axis og_axis_at(const Words& a, int first) {
-  og_axis axis;
-  axis.input = (int)a.integer(first);
-  axis.output = (int)a.integer(first + 1);
-  axis.kernel = (int)a.integer(first + 2);
-  axis.stride = (int)a.integer(first + 3);
-  axis.dilation = (int)a.integer(first + 4);
-  axis.pad = (int)a.integer(first + 5);
-  return axis;
-}
 template <class Words>
 OG_FUNCTION og_conv og_conv_of(const Words& a) {
   og_conv c;
@@ -35,23 +19,12 @@ OG_FUNCTION og_conv og_conv_of(const Words& a) {
   c.outs = a.integer(8);
   c.ins = a.integer(9);
   c.d = og_axis_at(a, 10);
-  c.h = og_axis_at(a, 16);
-  c.w = og_axis_at(a, 22);
+  c.h = og_axis_at(a, 17);
+  c.w = og_axis_at(a, 24);
   c.input = (og_i64)c.d.input * c.h.input * c.w.input;
   c.output = (og_i64)c.d.output * c.h.output * c.w.output;
   c.taps = (og_i64)c.d.kernel * c.h.kernel * c.w.kernel;
   return c;
-}
-OG_FUNCTION og_place og_split(og_i64 index, int d, int h, int w) {
-  og_u32 i = (og_u32)index;  // below 2^31
-  og_place at;
-  at.w = (int)(i % (og_u32)w);
-  i /= (og_u32)w;
-  at.h = (int)(i % (og_u32)h);
-  i /= (og_u32)h;
-  at.d = (int)(i % (og_u32)d);
-  at.outer = i / (og_u32)d;
-  return at;
 }
 OG_FUNCTION og_place og_split_input(const og_conv& c, og_i64 i) {
   return og_split(i, c.d.input, c.h.input, c.w.input);
@@ -93,7 +66,7 @@ OG_FUNCTION void og_finish(const Words& a, og_i64 at, og_i64 channel, og_s value
     return;
   }
   if (a.integer(4) != 0) value = value + og_get_r(a.template pointer<og_r>(4), at);
-  const og_s low = (og_s)a.real(29), high = (og_s)a.real(30);
+  const og_s low = (og_s)a.real(32), high = (og_s)a.real(33);
   value = value < low ? low : value > high ? high : value;  // NaN stays NaN
   og_set_y(a.template pointer<og_y>(2), at, value);
 }
@@ -103,14 +76,14 @@ OG_FUNCTION void og_finish(const Words& a, og_i64 at, og_i64 channel, og_s value
 std::string conv_tiles_text() {
   return R"(
 enum { og_depth = 16, og_per = og_tile / 16, og_lines = 256 / og_tile };
-OG_KERNEL(og_tiles, 31) {
+OG_KERNEL(og_tiles, 34) {
   OG_SHARED og_s left[og_depth][og_tile + 1];
   OG_SHARED og_s right[og_depth][og_tile + 1];
   const og_x* const x = a.pointer<og_x>(0);
   const og_w* const w = a.pointer<og_w>(1);
   const og_y* const y = a.pointer<og_y>(2);
   const og_conv c = og_conv_of(a);
-  const og_i64 splits = a.integer(28);
+  const og_i64 splits = a.integer(31);
   const og_i64 group = blockIdx.z / splits, split = blockIdx.z % splits;
   const og_i64 rows = og_pass == 1 ? c.ins : c.outs;
   const og_i64 columns =
@@ -240,7 +213,7 @@ OG_KERNEL(og_sum, 4) {
 
 std::string conv_direct_text() {
   return R"(
-OG_KERNEL(og_direct, 31) {
+OG_KERNEL(og_direct, 34) {
   const og_x* const x = a.pointer<og_x>(0);
   const og_w* const w = a.pointer<og_w>(1);
   const og_y* const y = a.pointer<og_y>(2);
@@ -284,7 +257,7 @@ OG_KERNEL(og_direct, 31) {
 
 std::string conv_direct_weight_text() {
   return R"(
-OG_KERNEL(og_direct_weight, 31) {
+OG_KERNEL(og_direct_weight, 34) {
   OG_SHARED og_s sums[256];
   const og_x* const x = a.pointer<og_x>(0);
   const og_y* const y = a.pointer<og_y>(2);

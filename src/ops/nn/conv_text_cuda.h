@@ -11,9 +11,9 @@
 namespace onnxgrad::ops {
 
 /// Words of every kernel: x, w, y, bias, residual, partial sums; batch, groups, out and in
-/// channels; input, output, kernel, stride, dilation and begin of the padding of three axes;
+/// channels; input, output, kernel, stride, dilation, begin and end of the padding of three axes;
 /// splits, low, high.
-inline constexpr int kConvWords = 31;
+inline constexpr int kConvWords = 34;
 
 /// Threads of a block.
 inline constexpr int kConvThreads = 256;

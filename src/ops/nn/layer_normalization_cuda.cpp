@@ -42,7 +42,7 @@ OG_FUNCTION og_statistics og_moments(const og_x* x, og_i64 end, og_i64 size, dou
 // Words: x, scale, bias, y, means, inverses, residual, sum, mask, ratio, mode; rows, size, epsilon,
 // step of scale, step of bias, then the words of random numbers.
 constexpr const char* kForward = R"(
-OG_KERNEL(og_main, 24) {
+OG_KERNEL(og_main, 26) {
   const og_x* x = a.pointer<og_x>(0);
   const og_t* const scale = a.pointer<og_t>(1);
   const og_t* const bias = a.pointer<og_t>(2);
@@ -260,7 +260,7 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
   add_integers(words, {rows.count, rows.size});
   words.push_back(epsilon_of(request));
   add_integers(words, {*scale_step, *bias_step});
-  add_random_words(words, request.node, x);
+  const Refusal refused = add_dropout_words(words, request, x);
   const DataType ratio = at.ratio < 0 ? DataType::kFloat32 : input(at.ratio).dtype;
   const DataType y = request.has_output(0) ? request.outputs[0].dtype : numbers;
   const std::string text = typedefs({{"og_t", text_type(numbers)},
@@ -269,8 +269,9 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
                                      {"og_ratio", text_type(ratio)}}) +
                            random_text() + kStatistics + kForward;
   KernelOffer offer;
-  offer.kernel = prepared(column_kernel(request, rows.columns(), text, "og_main", std::move(words)),
-                          "rows of " + std::to_string(rows.size));
+  TextKernel kernel = column_kernel(request, rows.columns(), text, "og_main", std::move(words));
+  kernel.keeps = refused.record;
+  offer.kernel = prepared(std::move(kernel), "rows of " + std::to_string(rows.size));
   return offer;
 }
 

@@ -14,6 +14,7 @@
 #include "opdef/fused.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/nn/pool.h"
+#include "ops/nn/window_text_cuda.h"
 
 // Pools as texts: a thread for each result. A gradient is the sum over the windows that read a
 // position, in their order, as on the CPU, which adds to the positions window by window.
@@ -31,29 +32,10 @@ using opdef::Layout;
 constexpr int kFirstAxis = 7;
 
 constexpr const char* kPrelude = R"(
-struct og_axis {
-  int input, output, kernel, stride, dilation, pad, pad_end;
-};
 struct og_pool {
   og_axis d, h, w;
   og_i64 input, output, channels;
 };
-struct og_place {
-  og_i64 plane;
-  int d, h, w;
-};
-template <class Words>
-OG_FUNCTION og_axis og_axis_at(const Words& a, int first) {
-  og_axis axis;
-  axis.input = (int)a.integer(first);
-  axis.output = (int)a.integer(first + 1);
-  axis.kernel = (int)a.integer(first + 2);
-  axis.stride = (int)a.integer(first + 3);
-  axis.dilation = (int)a.integer(first + 4);
-  axis.pad = (int)a.integer(first + 5);
-  axis.pad_end = (int)a.integer(first + 6);
-  return axis;
-}
 template <class Words>
 OG_FUNCTION og_pool og_pool_of(const Words& a) {
   og_pool p;
@@ -65,16 +47,11 @@ OG_FUNCTION og_pool og_pool_of(const Words& a) {
   p.channels = a.integer(28);
   return p;
 }
+// The place of element `i` of images of this size, behind its plane.
 OG_FUNCTION og_place og_split(const og_pool& p, og_i64 i, int d, int h, int w) {
-  og_place at;
-  const og_i64 channel = og_last ? i % p.channels : 0;
-  if (og_last) i /= p.channels;
-  at.w = (int)(i % w);
-  i /= w;
-  at.h = (int)(i % h);
-  i /= h;
-  at.d = (int)(i % d);
-  at.plane = og_last ? i / d * p.channels + channel : i / d;
+  if (!og_last) return og_split(i, d, h, w);
+  og_place at = og_split(i / p.channels, d, h, w);
+  at.outer = at.outer * p.channels + i % p.channels;
   return at;
 }
 // The element of a plane of this size at a position.
@@ -135,7 +112,7 @@ OG_KERNEL(og_max_pool, 29) {
         for (int l = og_first_tap(p.w, o.w); l < og_end_tap(p.w, o.w); ++l) {
           const int w = og_position(p.w, o.w, l);
           const og_i64 at = ((og_i64)d * p.h.input + h) * p.w.input + w;
-          const og_t value = x[og_element(p, o.plane, p.input, at)];
+          const og_t value = x[og_element(p, o.outer, p.input, at)];
           if (best < 0 || value > most || (value != value && most == most)) {
             best = at;
             best_d = d;
@@ -149,7 +126,7 @@ OG_KERNEL(og_max_pool, 29) {
     if (a.integer(2) != 0) a.pointer<og_t>(2)[i] = most;
     if (a.integer(3) == 0) continue;
     if (a.integer(6) != 0) best = best_d + p.d.input * (best_h + (og_i64)p.h.input * best_w);
-    a.pointer<og_i64>(3)[i] = o.plane * p.input + best;
+    a.pointer<og_i64>(3)[i] = o.outer * p.input + best;
   }
 }
 )";
@@ -164,13 +141,13 @@ OG_KERNEL(og_max_pool_grad, 29) {
     const og_place at = og_split(p, i, p.d.input, p.h.input, p.w.input);
     og_i64 index = ((og_i64)at.d * p.h.input + at.h) * p.w.input + at.w;
     if (a.integer(6) != 0) index = at.d + p.d.input * (at.h + (og_i64)p.h.input * at.w);
-    index += at.plane * p.input;
+    index += at.outer * p.input;
     og_t sum = 0;
     for (int d = og_first_window(p.d, at.d); d < og_end_window(p.d, at.d); ++d) {
       for (int h = og_first_window(p.h, at.h); h < og_end_window(p.h, at.h); ++h) {
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
           const og_i64 window = ((og_i64)d * p.h.output + h) * p.w.output + w;
-          const og_i64 o = og_element(p, at.plane, p.output, window);
+          const og_i64 o = og_element(p, at.outer, p.output, window);
           if (indices[o] == index) sum = sum + dy[o];
         }
       }
@@ -192,7 +169,7 @@ OG_KERNEL(og_average_pool, 29) {
       for (int k = og_first_tap(p.h, o.h); k < og_end_tap(p.h, o.h); ++k) {
         const og_i64 row = (d * p.h.input + og_position(p.h, o.h, k)) * p.w.input;
         for (int l = og_first_tap(p.w, o.w); l < og_end_tap(p.w, o.w); ++l) {
-          sum = sum + x[og_element(p, o.plane, p.input, row + og_position(p.w, o.w, l))];
+          sum = sum + x[og_element(p, o.outer, p.input, row + og_position(p.w, o.w, l))];
         }
       }
     }
@@ -215,7 +192,7 @@ OG_KERNEL(og_average_pool_grad, 29) {
         for (int w = og_first_window(p.w, at.w); w < og_end_window(p.w, at.w); ++w) {
           if (!og_reads(p.w, w, at.w)) continue;
           const og_i64 window = ((og_i64)d * p.h.output + h) * p.w.output + w;
-          const og_i64 o = og_element(p, at.plane, p.output, window);
+          const og_i64 o = og_element(p, at.outer, p.output, window);
           sum = sum + dy[o] / (og_t)og_divisor(p, d, h, w, a.integer(5) != 0);
         }
       }
@@ -317,15 +294,15 @@ opdef::KernelOffer offer_pool(const opdef::KernelRequest& request, std::size_t x
                                       axis.dilation, axis.pad_begin, axis.pad_end}) {
       constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() / 4;
       if (number > kMost) return opdef::KernelOffer::decline("more than 2^29 positions");
-      words.push_back(Word::of(number));
     }
+    append_window(words, axis);
   }
   words.push_back(Word::of(std::max<std::int64_t>(dims[1], 1)));
   static_assert(kFirstAxis == 7);
   const bool has_channels_last = std::ranges::any_of(request.inputs, is_channels_last);
-  const std::string text = fmt::format("typedef {} og_t;\nenum {{ og_last = {} }};\n{}{}",
-                                       element_type(request.inputs[0].dtype),
-                                       has_channels_last ? 1 : 0, kPrelude, kernel.text);
+  const std::string text = fmt::format(
+      "typedef {} og_t;\nenum {{ og_last = {} }};\n{}{}{}", element_type(request.inputs[0].dtype),
+      has_channels_last ? 1 : 0, window_text(), kPrelude, kernel.text);
   opdef::KernelOffer offer;
   offer.kernel =
       elements == 0

@@ -10,6 +10,7 @@
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 #include "ops/random/dropout_ratio.h"
+#include "ops/random/random_errors.h"
 
 // Reference kernel of Dropout. Element i (of the whole batch) uses word i % 4 of block i / 4 and is
 // dropped if that word is below ratio * 2^32.
@@ -20,7 +21,11 @@ double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::str
   if (ratio == nullptr) return 0.5;
   const double number = read_float(ratio, dtype);
   if (number >= 0 && number < 1) return number;
-  throw DataError({.what = fmt::format("ratio is {}", number),
+  throw_dropout_ratio(number, node);
+}
+
+void throw_dropout_ratio(double ratio, const std::string& node) {
+  throw DataError({.what = fmt::format("ratio is {}", ratio),
                    .where = {.node = node, .op_type = "Dropout", .value = "ratio"},
                    .detail = "The fraction of elements to drop must be at least 0 and below 1.",
                    .hint = "Give a fraction such as 0.5."});

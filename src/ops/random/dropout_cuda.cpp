@@ -5,6 +5,7 @@
 #include "ops/block_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
+#include "ops/random/dropout_ratio.h"
 #include "ops/random_text_cuda.h"
 
 // Dropout, with the random words of the CPU (ops/random/dropout_cpu.cpp).
@@ -16,7 +17,7 @@ using device::cuda::Word;
 
 // Words: x, ratio, mode, y, mask, elements, 0, 0, then the words of random numbers.
 constexpr const char* kText = R"(
-OG_KERNEL(og_main, 16) {
+OG_KERNEL(og_main, 18) {
   const og_t* const x = a.pointer<og_t>(0);
   og_t* const y = a.pointer<og_t>(3);
   og_u8* const mask = a.pointer<og_u8>(4);
@@ -52,14 +53,17 @@ KernelOffer offer_dropout(const KernelRequest& request) {
                           optional_argument(request.has_output(0) ? result : -1),
                           optional_argument(request.has_output(1) ? result + 1 : -1)};
   add_integers(words, {elements, 0, 0});
-  add_random_words(words, request.node, request.inputs[0].dims);
+  const Refusal refused = add_dropout_words(words, request, request.inputs[0].dims);
   const std::string text = std::string(block_text()) +
                            typedefs({{"og_t", text_type(dtype)}, {"og_ratio", text_type(ratio)}}) +
                            random_text() + kText;
   KernelOffer offer;
-  offer.kernel = prepared(text_kernel_over(request, elements, text, "og_main", std::move(words)),
-                          "words of Philox");
+  device::cuda::TextKernel kernel =
+      text_kernel_over(request, elements, text, "og_main", std::move(words));
+  kernel.keeps = refused.record;
+  offer.kernel = prepared(std::move(kernel), "words of Philox");
   offer.kernel.in_place = {{0, 0}};
+  note_dropout_check(request, offer, 1, 2);
   return offer;
 }
 

@@ -10,9 +10,28 @@
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
+#include "ops/random/random_errors.h"
 
 // Reference kernels of the random generators. Elements 2 b and 2 b + 1 of the batch come from block
 // b, as two 53-bit uniform numbers or, by the Box-Muller transform (1958), two normal numbers.
+
+namespace onnxgrad::ops {
+
+void throw_probability(double probability, const std::string& node) {
+  throw DataError({.what = fmt::format("a probability is {}", probability),
+                   .where = {.node = node, .op_type = "Bernoulli", .value = "input"},
+                   .detail = "Probabilities are between 0 and 1.",
+                   .hint = "Apply Sigmoid to scores first."});
+}
+
+void throw_row_without_class(std::int64_t row, const std::string& node) {
+  throw DataError({.what = fmt::format("row {} has no class with a probability", row),
+                   .where = {.node = node, .op_type = "Multinomial", .value = "input"},
+                   .detail = "Rows are scores, of which softmax makes probabilities.",
+                   .hint = "Give finite numbers; -infinity leaves out a class, not all of a row."});
+}
+
+}  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::random_numbers_cpu {
 
@@ -76,13 +95,6 @@ void run_normal(const RandomTask& task, KernelArgs args, const Launch& launch) {
   });
 }
 
-[[noreturn]] void throw_probability(const RandomTask& task, double probability) {
-  throw DataError({.what = fmt::format("a probability is {}", probability),
-                   .where = {.node = task.node, .op_type = "Bernoulli", .value = "input"},
-                   .detail = "Probabilities are between 0 and 1.",
-                   .hint = "Apply Sigmoid to scores first."});
-}
-
 // args: probabilities, samples.
 template <std::floating_point P, class T>
 void run_bernoulli(const RandomTask& task, KernelArgs args, const Launch& launch) {
@@ -90,7 +102,7 @@ void run_bernoulli(const RandomTask& task, KernelArgs args, const Launch& launch
   T* y = args.at<T>(task.output);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     const auto probability = static_cast<double>(p[i]);
-    if (!(probability >= 0 && probability <= 1)) throw_probability(task, probability);
+    if (!(probability >= 0 && probability <= 1)) throw_probability(probability, task.node);
     y[i] = static_cast<T>(unit < probability ? 1 : 0);
   });
 }
@@ -110,10 +122,7 @@ void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, 
     sums[c] = total += std::exp(static_cast<double>(logits[c]) - static_cast<double>(largest));
   }
   if (total > 0 && std::isfinite(total)) return;
-  throw DataError({.what = fmt::format("row {} has no class with a probability", row),
-                   .where = {.node = task.draw.node, .op_type = "Multinomial", .value = "input"},
-                   .detail = "Rows are scores, of which softmax makes probabilities.",
-                   .hint = "Give finite numbers; -infinity leaves out a class, not all of a row."});
+  throw_row_without_class(row, task.draw.node);
 }
 
 // args: scores [rows, classes], sampled classes [rows, samples], scratch for the sums of a row.

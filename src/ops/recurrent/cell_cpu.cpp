@@ -165,17 +165,21 @@ double flops_of(const CellShape& s) {
          static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
 }
 
+void throw_length_error(const CellPlan& plan, std::int64_t row, std::int64_t length) {
+  throw DataError({.what = fmt::format("sequence_lens[{}] is {}, expected 0 to {}", row, length,
+                                       plan.shape.steps),
+                   .where = {.node = plan.node},
+                   .detail = "X has that many steps.",
+                   .hint = "Give each sequence its number of steps."});
+}
+
 void check_lengths(const CellArgs& args) {
   const std::int32_t* lengths = args.lengths();
   if (lengths == nullptr) return;
   const CellShape& shape = args.plan.shape;
   for (std::int64_t row = 0; row < shape.batch; ++row) {
     if (lengths[row] >= 0 && lengths[row] <= shape.steps) continue;
-    throw DataError({.what = fmt::format("sequence_lens[{}] is {}, expected 0 to {}", row,
-                                         lengths[row], shape.steps),
-                     .where = {.node = args.plan.node},
-                     .detail = "X has that many steps.",
-                     .hint = "Give each sequence its number of steps."});
+    throw_length_error(args.plan, row, lengths[row]);
   }
 }
 

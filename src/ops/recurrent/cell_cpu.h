@@ -121,6 +121,8 @@ struct CellArgs {
   }
 };
 
+/// Throws: DataError for a length of sequence `row` outside [0, steps].
+[[noreturn]] void throw_length_error(const CellPlan& plan, std::int64_t row, std::int64_t length);
 /// Throws: DataError naming the first of sequence_lens outside [0, steps].
 void check_lengths(const CellArgs& args);
 /// Declares the check of sequence_lens, for a forward kernel; a gradient needs none.

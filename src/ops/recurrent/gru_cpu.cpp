@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "ops/kernel_support.h"
 #include "ops/recurrent/cell_cpu.h"
+#include "ops/recurrent/cell_signatures.h"
 
 // Kernels of GRU, of the functions of its gradient and of onnxgrad.fused.GRU, which is GRU with the
 // results of GRUGates as additional outputs. The formulas are in gru.cpp; cell_cpu.h describes how
@@ -12,13 +12,6 @@
 namespace onnxgrad::ops::recurrent::gru {
 
 using enum Operand;
-
-constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kY};
-constexpr std::array kOutputs = {kOutY, kOutYh, kOutGates, kOutKept};
-constexpr std::array kGatesOutputs = {kOutGates, kOutKept};
-constexpr std::array kGradientInputs = {kX, kW,     kR,    kLengths, kInitialH,
-                                        kY, kGates, kKept, kDY,      kDYh};
-constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH};
 
 template <class T>
 struct ForwardPlan {

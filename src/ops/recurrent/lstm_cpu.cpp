@@ -1,6 +1,5 @@
-#include <array>
-
 #include "ops/kernel_support.h"
+#include "ops/recurrent/cell_signatures.h"
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
@@ -8,15 +7,6 @@
 // onnxgrad.fused.LSTMGradient reads, are i, o, u and n instead of pre-activations.
 
 namespace onnxgrad::ops::recurrent::lstm {
-
-using enum Operand;
-
-constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kInitialC, kP, kY};
-constexpr std::array kOutputs = {kOutY, kOutYh, kOutYc, kOutGates, kOutKept};
-constexpr std::array kGatesOutputs = {kOutGates, kOutKept};
-constexpr std::array kGradientInputs = {kX, kW,     kR,    kLengths, kInitialH, kInitialC, kP,
-                                        kY, kGates, kKept, kDY,      kDYh,      kDYc};
-constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH, kDInitialC, kDP};
 
 KernelOffer offer(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kLstm, kInputs, kOutputs});

@@ -1,20 +1,11 @@
-#include <array>
-
 #include "ops/kernel_support.h"
+#include "ops/recurrent/cell_signatures.h"
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of RNN, of the functions of its gradient and of onnxgrad.fused.RNN, which is RNN with the
 // result of RNNGates as an additional output.
 
 namespace onnxgrad::ops::recurrent::rnn {
-
-using enum Operand;
-
-constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kY};
-constexpr std::array kOutputs = {kOutY, kOutYh, kOutGates};
-constexpr std::array kGatesOutputs = {kOutGates};
-constexpr std::array kGradientInputs = {kX, kW, kR, kLengths, kInitialH, kY, kGates, kDY, kDYh};
-constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH};
 
 KernelOffer offer(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kRnn, kInputs, kOutputs});

@@ -70,8 +70,8 @@ std::string index_text(const TensorDesc& indices) {
                                            : "typedef og_i32 og_index_type;\n";
 }
 
-KernelOffer offer_one(const KernelRequest& request, TextKernel kernel,
-                      const CheckedIndices& checked, const std::vector<std::int64_t>& sizes) {
+KernelOffer offer_one(const KernelRequest& request, TextKernel kernel, const Refusal& checked,
+                      const std::vector<std::int64_t>& sizes) {
   std::vector<TextKernel> all;
   all.push_back(std::move(kernel));
   return offer_checked(request, std::move(all), checked, "gather", 1, sizes);

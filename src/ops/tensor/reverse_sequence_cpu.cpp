@@ -4,8 +4,19 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
+#include "ops/tensor/reverse_sequence_error.h"
 
 // The data is [d0, d1, block]: time and batch are the first two axes, in either order.
+
+namespace onnxgrad::ops {
+
+void throw_sequence_length(std::int64_t length, std::int64_t times, const std::string& node) {
+  throw DataError({.what = "sequence of length " + std::to_string(length) + ", expected 0 to " +
+                           std::to_string(times) + ", in " + node,
+                   .hint = "Give lengths of at most the size of the time axis."});
+}
+
+}  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::reverse_sequence_cpu {
 namespace {
@@ -20,16 +31,12 @@ struct ReverseData {
   std::string node;
 };
 
-[[noreturn]] void throw_length(std::int64_t length, const ReverseData& task) {
-  throw DataError({.what = "sequence of length " + std::to_string(length) + ", expected 0 to " +
-                           std::to_string(task.times) + ", in " + task.node,
-                   .hint = "Give lengths of at most the size of the time axis."});
-}
-
 void run_reverse(const ReverseData& task, KernelArgs args) {
   const auto* lengths = args.at<std::int64_t>(1);
   for (std::int64_t b = 0; b < task.batch; ++b) {
-    if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
+    if (lengths[b] < 0 || lengths[b] > task.times) {
+      throw_sequence_length(lengths[b], task.times, task.node);
+    }
   }
   device::parallel_for(task.threads, task.times, [&](std::int64_t t) {
     for (std::int64_t b = 0; b < task.batch; ++b) {

@@ -1,8 +1,7 @@
 #include "ops/index_walk_cuda.h"
+#include "ops/tensor/sorted_scatter_cuda.h"
 
-// Scatters without atomics: updates are applied in their order, each element of the result by one
-// thread. ScatterElements: the first of the updates with one target applies all of them; the others
-// are along one line. ScatterND: tuples are sorted by target, stably.
+// ScatterElements and ScatterND, by sorting (ops/tensor/sorted_scatter_cuda.h).
 
 namespace onnxgrad::ops::scatter_cuda {
 namespace {
@@ -10,132 +9,78 @@ namespace {
 using device::cuda::TextKernel;
 using device::cuda::Word;
 
+// Words: indices, where they are refused, size and stride of the axis, then the walk.
 constexpr const char* kElements = R"(
-OG_KERNEL(og_scatter_elements, 35) {
-  const og_index_type* const indices = a.pointer<const og_index_type>(0);
-  const og_T* const updates = a.pointer<const og_T>(1);
-  og_T* const y = a.pointer<og_T>(2);
-  const og_i64 line = a.integer(4);
-  const og_i64 step = a.integer(5);
-  const og_i64 length = a.integer(7);
-  for (og_i64 i = og_first(); i < a.integer(3); i += og_stride()) {
-    const og_i64 place = i / step % line;
-    const og_i64 own =
-        og_checked((og_i64)indices[i], length, a.pointer<og_u64>(8), a.integer(9), i);
-    if (own < 0) continue;
-    const og_i64 first = i - place * step;
-    bool is_first = true;
-    for (og_i64 k = 0; k < place && is_first; ++k) {
-      const og_i64 other = (og_i64)indices[first + k * step];
-      is_first = other != own && other + length != own;
-    }
-    if (!is_first) continue;
-    og_T& target = y[og_walk(a, 10, i).to + own * a.integer(6)];
-    og_T result = target;
-    for (og_i64 k = place; k < line; ++k) {
-      const og_i64 other = (og_i64)indices[first + k * step];
-      if (other == own || other + length == own) {
-        result = OG_REDUCE(result, updates[first + k * step]);
-      }
-    }
-    target = result;
-  }
+template <class W>
+OG_FUNCTION og_i64 og_target(const W& a, int w, og_i64 t) {
+  const og_i64 index = og_checked((og_i64)a.template pointer<const og_index_type>(w)[t],
+                                  a.integer(w + 3), a.template pointer<og_u64>(w + 1),
+                                  a.integer(w + 2), t);
+  return index < 0 ? -1 : og_walk(a, w + 5, t).to + index * a.integer(w + 4);
 }
 )";
 
 constexpr std::size_t kDepth = 8;  // of the tuples of ScatterND
-constexpr const char* kBlocks = R"(
-// The target of each tuple; -1: refused.
-OG_KERNEL(og_targets, 22) {
-  const og_i64* const indices = a.pointer<const og_i64>(0);
-  og_i64* const targets = a.pointer<og_i64>(1);
-  const int depth = (int)a.integer(3);
-  for (og_i64 t = og_first(); t < a.integer(2); t += og_stride()) {
-    og_i64 target = 0;
-    for (int k = 0; k < depth && target >= 0; ++k) {
-      const og_i64 index = og_checked(indices[t * depth + k], a.integer(6 + 2 * k),
-                                      a.pointer<og_u64>(4), a.integer(5), t * depth + k);
-      target = index < 0 ? -1 : target + index * a.integer(7 + 2 * k);
-    }
-    targets[t] = target;
+// Words: indices, where they are refused, depth, then size and stride of each axis.
+constexpr const char* kTuples = R"(
+template <class W>
+OG_FUNCTION og_i64 og_target(const W& a, int w, og_i64 t) {
+  const og_i64* const indices = a.template pointer<const og_i64>(w);
+  const int depth = (int)a.integer(w + 3);
+  og_i64 target = 0;
+  for (int k = 0; k < depth; ++k) {
+    const og_i64 index =
+        og_checked(indices[t * depth + k], a.integer(w + 4 + 2 * k),
+                   a.template pointer<og_u64>(w + 1), a.integer(w + 2), t * depth + k);
+    if (index < 0) return -1;
+    target += index * a.integer(w + 5 + 2 * k);
   }
-}
-
-// The order of the tuples by target, then number; eight threads count those before one.
-OG_KERNEL(og_order, 3) {
-  const og_i64* const targets = a.pointer<const og_i64>(0);
-  og_i64* const order = a.pointer<og_i64>(1);
-  const og_i64 tuples = a.integer(2);
-  OG_SHARED og_i64 counts[256];
-  const int lane = (int)(threadIdx.x % 8);
-  for (og_i64 group = blockIdx.x; group * 32 < tuples; group += gridDim.x) {
-    const og_i64 t = group * 32 + threadIdx.x / 8;
-    og_i64 count = 0;
-    if (t < tuples) {
-      const og_i64 own = targets[t];
-      for (og_i64 k = lane; k < tuples; k += 8) {
-        const og_i64 other = targets[k];
-        count += other < own || (other == own && k < t) ? 1 : 0;
-      }
-    }
-    counts[threadIdx.x] = count;
-    __syncthreads();
-    if (lane == 0 && t < tuples) {
-      for (int k = 1; k < 8; ++k) count += counts[threadIdx.x + k];
-      order[count] = t;
-    }
-    __syncthreads();
-  }
-}
-
-OG_KERNEL(og_apply, 7) {
-  const og_i64* const targets = a.pointer<const og_i64>(0);
-  const og_i64* const order = a.pointer<const og_i64>(1);
-  const og_T* const updates = a.pointer<const og_T>(2);
-  og_T* const y = a.pointer<og_T>(3);
-  const og_i64 tuples = a.integer(4);
-  const og_i64 block = a.integer(5);
-  for (og_i64 i = og_first(); i < a.integer(6); i += og_stride()) {
-    const og_i64 place = i / block;
-    const og_i64 column = i % block;
-    const og_i64 target = targets[order[place]];
-    if (target < 0 || (place > 0 && targets[order[place - 1]] == target)) continue;
-    og_T result = y[target + column];
-    for (og_i64 k = place; k < tuples; ++k) {
-      const og_i64 tuple = order[k];
-      if (targets[tuple] != target) break;
-      result = OG_REDUCE(result, updates[tuple * block + column]);
-    }
-    y[target + column] = result;
-  }
+  return target;
 }
 )";
 
-// og_T and OG_REDUCE; empty for types that the CPU has no kernel for either.
+// og_T, og_reduce and og_finish; empty for types that the CPU has no kernel for either.
 std::string reduction_text(const KernelRequest& request) {
+  const auto functions = [](const std::string& types, const std::string& both) {
+    return types + "OG_FUNCTION og_T og_reduce(og_T a, og_T b) { return " + both +
+           "; }\ntemplate <class W>\n"
+           "OG_FUNCTION og_T og_finish(const W&, int, og_T a, og_T b) { return og_reduce(a, b); "
+           "}\n" +
+           dense_updates_text();
+  };
   const std::string reduction = request.node.string_attribute("reduction");
   const DataType dtype = request.inputs[0].dtype;
   const std::int64_t bytes = element_bytes(dtype);
   if (reduction == "none") {
     if (bytes == 0 || bytes > 8) return {};
-    return move_text(bytes) + "#define OG_REDUCE(old, update) (update)\n";
+    return functions(move_text(bytes), "b");
   }
   const bool is_float = dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
   if (!is_float && dtype != DataType::kInt64 && dtype != DataType::kInt32) return {};
   if (reduction == "max" || reduction == "min") {
-    return typed_text(walk_type(dtype)) + "#define OG_REDUCE(old, update) og_" + reduction +
-           "<og_T>(old, update)\n";
+    return functions(typed_text(walk_type(dtype)), "og_" + reduction + "<og_T>(a, b)");
   }
-  const std::string sign = reduction == "add" ? "+" : "*";
   // Integers wrap around.
-  return (is_float ? typed_text(walk_type(dtype)) : move_text(bytes)) +
-         "#define OG_REDUCE(old, update) ((old) " + sign + " (update))\n";
+  return functions(is_float ? typed_text(walk_type(dtype)) : move_text(bytes),
+                   reduction == "add" ? "a + b" : "a * b");
 }
 
-KernelOffer offer_in_place(const KernelRequest& request, std::vector<TextKernel> kernels,
-                           const CheckedIndices& checked, const std::vector<std::int64_t>& sizes) {
-  KernelOffer offer = offer_checked(request, std::move(kernels), checked, "scatter", 1, sizes);
+constexpr std::int64_t kScratch = 4;  // the argument
+
+KernelOffer offer_sorted(const KernelRequest& request, SortedScatter scatter,
+                         const Refusal& checked, const std::vector<std::int64_t>& sizes) {
+  const TensorDesc& data = request.inputs[0];
+  scatter.element_bytes = element_bytes(data.dtype);
+  scatter.apply_words = {Word::argument(2), Word::of(scatter.block)};
+  scatter.result = Word::argument(3);
+  scatter.scratch = kScratch;
+  std::vector<TextKernel> launches;
+  launches.push_back(bytes_kernel(request, data.dims.size_bytes(data.dtype), 0, 3));
+  const std::int64_t bytes = append_scatter(request, scatter, launches);
+  KernelOffer offer =
+      offer_checked(request, std::move(launches), checked, "sorted scatter", 1, sizes);
   offer.kernel.in_place = {{0, 0}};
+  offer.kernel.scratch_bytes = bytes;
   return offer;
 }
 
@@ -158,19 +103,17 @@ KernelOffer offer_scatter_elements(const KernelRequest& request) {
     axes.push_back({.size = from[i], .from = from_strides[i], .to = i == axis ? 0 : strides[i]});
   }
   const auto checked = checked_indices(request, 1, {dims[axis]});
-  std::vector<Word> words{Word::argument(1),       Word::argument(2),
-                          Word::argument(3),       Word::of(from.num_elements()),
-                          Word::of(from[axis]),    Word::of(from_strides[axis]),
-                          Word::of(strides[axis]), Word::of(dims[axis])};
+  std::vector<Word> words{Word::argument(1)};
   checked.append(words);
+  words.insert(words.end(), {Word::of(dims[axis]), Word::of(strides[axis])});
   if (!append_walk(words, axes)) return KernelOffer::decline("too many axes");
   const std::string index = request.inputs[1].dtype == DataType::kInt64 ? "og_i64" : "og_i32";
-  std::vector<TextKernel> kernels;
-  kernels.push_back(bytes_kernel(request, dims.size_bytes(dtype), 0, 3));
-  kernels.push_back(text_kernel_over(request, from.num_elements(),
-                                     text + "typedef " + index + " og_index_type;\n" + kElements,
-                                     "og_scatter_elements", std::move(words)));
-  return offer_in_place(request, std::move(kernels), checked, {dims[axis]});
+  return offer_sorted(request,
+                      {.count = from.num_elements(),
+                       .block = 1,
+                       .text = text + "typedef " + index + " og_index_type;\n" + kElements,
+                       .target_words = std::move(words)},
+                      checked, {dims[axis]});
 }
 
 KernelOffer offer_scatter_nd(const KernelRequest& request) {
@@ -195,29 +138,17 @@ KernelOffer offer_scatter_nd(const KernelRequest& request) {
   std::vector<std::int64_t> sizes;
   for (std::size_t k = 0; k < depth; ++k) sizes.push_back(dims[k]);
   const auto checked = checked_indices(request, 1, sizes);
-  constexpr std::int64_t kScratch = 4;
-  const std::int64_t list_bytes = round_up(std::max<std::int64_t>(tuples, 1) * 8, std::int64_t{64});
-  const Word targets = Word::argument(kScratch);
-  const Word order = Word::argument(kScratch, list_bytes);
-  std::vector<Word> words{Word::argument(1), targets, Word::of(tuples), Word::of(index_dims[last])};
+  std::vector<Word> words{Word::argument(1)};
   checked.append(words);
+  words.push_back(Word::of(index_dims[last]));
   for (std::size_t k = 0; k < kDepth; ++k) {
     words.push_back(Word::of(k < depth ? sizes[k] : 0));
     words.push_back(Word::of(k < depth ? dims.product(k + 1, dims.rank()) : 0));
   }
-  text += kBlocks;
-  std::vector<TextKernel> kernels;
-  kernels.push_back(bytes_kernel(request, dims.size_bytes(dtype), 0, 3));
-  kernels.push_back(text_kernel_over(request, tuples, text, "og_targets", std::move(words)));
-  kernels.push_back(
-      text_kernel_over(request, 8 * tuples, text, "og_order", {targets, order, Word::of(tuples)}));
-  kernels.push_back(
-      text_kernel_over(request, tuples * block, text, "og_apply",
-                       {targets, order, Word::argument(2), Word::argument(3), Word::of(tuples),
-                        Word::of(block), Word::of(tuples * block)}));
-  KernelOffer offer = offer_in_place(request, std::move(kernels), checked, sizes);
-  offer.kernel.scratch_bytes = 2 * list_bytes;
-  return offer;
+  return offer_sorted(
+      request,
+      {.count = tuples, .block = block, .text = text + kTuples, .target_words = std::move(words)},
+      checked, sizes);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
   const std::int64_t count = dims.num_elements() * bytes / unit;
   const bool is_circular = request.node.string_attribute("mode") == "circular";
   const std::vector<std::int64_t> sizes{dims[axis] - update[axis] + 1};
-  CheckedIndices checked;
+  Refusal checked;
   std::vector<Word> words{Word::argument(0),
                           Word::argument(1),
                           has_starts ? Word::argument(2) : Word::of(std::int64_t{0}),

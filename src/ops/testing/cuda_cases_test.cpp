@@ -68,7 +68,21 @@ class Fallbacks : public ::testing::Environment {
 auto* const fallbacks =
     dynamic_cast<Fallbacks*>(::testing::AddGlobalTestEnvironment(new Fallbacks));
 
-// Products that cuBLASLt takes, and convolutions whose tiles are large or whose sums are split.
+// Scores s of 70 queries and 33 keys; `between` leads to the probabilities d.
+OpCase attention(std::string name, const std::string& between, const std::vector<CaseInput>& more) {
+  OpCase made{.name = std::move(name),
+              .model = "s = MatMul (q, kt)\n" + between + "\ny = MatMul (d, v)",
+              .inputs = {uniform({2, 3, 70, 20}, -1, 1).named("q"),
+                         uniform({2, 3, 20, 33}, -1, 1).named("kt"),
+                         uniform({2, 3, 33, 40}, -1, 1).named("v")},
+              .outputs = {"y"},
+              .wrt = {"q", "kt", "v"}};
+  made.inputs.insert(made.inputs.end(), more.begin(), more.end());
+  return made;
+}
+
+// Products that cuBLASLt takes, convolutions whose tiles are large or whose sums are split,
+// attention, long states, and updates that are sorted in several runs.
 std::vector<OpCase> library_cases() {
   if (device::cuda::num_cards() == 0) return {};
   return {
@@ -90,6 +104,27 @@ std::vector<OpCase> library_cases() {
       {.name = "bias_relu",
        .model = "z = Gemm (a, b, c)\ny = Relu (z)",
        .inputs = {uniform({16, 260}, -1, 1), uniform({260, 32}, -1, 1), uniform({32}, -1, 1)}},
+      attention("attention", "d = Softmax (s)", {}),
+      attention("attention_mask", "a = Add (s, bias)\nm = Where (keep, a, fill)\nd = Softmax (m)",
+                {uniform({3, 1, 33}, -1, 1).named("bias"),
+                 integers({70, 33}, 0, 3, DataType::kBool).named("keep"),
+                 values({-1e9}, {}).constant().named("fill")}),
+      attention("attention_dropout", "p = Softmax (s)\nd = Dropout <seed = 5> (p, ratio, mode)",
+                {values({0.25}, {}).constant().named("ratio"),
+                 values({1}, {}, DataType::kBool).constant().named("mode")}),
+      {.name = "long_states",
+       .model = "y, h, c = LSTM <hidden_size = 70, direction = \"bidirectional\"> (x, w, r, b)",
+       .inputs = {uniform({3, 5, 9}, -1, 1), uniform({2, 280, 9}, -0.2, 0.2),
+                  uniform({2, 280, 70}, -0.2, 0.2), uniform({2, 560}, -0.2, 0.2)}},
+      {.name = "many_updates",
+       .model = "y = ScatterND <reduction = \"add\"> (x, i, u)",
+       .inputs = {uniform({40, 3}, -1, 1), integers({1300, 1}, 0, 6), uniform({1300, 3}, -1, 1)}},
+      {.name = "updates_of_one_place",
+       .model = "y = ScatterElements <reduction = \"max\"> (x, i, u)",
+       .inputs = {uniform({2}, -1, 1), integers({600}, 1, 1), uniform({600}, -1, 1)}},
+      {.name = "last_update",
+       .model = "y = ScatterElements (x, i, u)",
+       .inputs = {uniform({90}, -1, 1), integers({600}, 0, 89), uniform({600}, -1, 1)}},
       {.name = "grouped_strides",
        .model =
            "y = Conv <group = 2, strides = [2, 1], dilations = [1, 2], pads = [1, 2, 1, 1]> (x, w)",

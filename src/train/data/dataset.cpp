@@ -234,6 +234,19 @@ Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& 
   return convert_numbers(place, fitted, port.type.dtype);
 }
 
+// The rows in the memory of a device, if they are there as the plan reads them.
+DeviceTensor find_placed(const DataSchema& schema, const Dataset& data, const Column& column) {
+  for (const auto& [name, tensor] : data.placed) {
+    const bool is_only = name.empty() && schema.inputs.size() == 1;
+    if (name != column.name && !is_only) continue;
+    const bool is_same = find_input(schema, data, column.name).raw() == column.values.raw() &&
+                         tensor.dtype() == column.values.dtype() &&
+                         tensor.size_bytes() == column.values.size_bytes();
+    return is_same ? tensor : DeviceTensor();
+  }
+  return {};
+}
+
 // An input that is the same for all rows, in the shape that the model declares.
 Tensor prepare_constant(const DataSchema& schema, const Port& port, const Dataset& data,
                         bool allow_nan, const ArrayPlace& place) {
@@ -319,6 +332,7 @@ PreparedData PreparedData::select(std::span<const std::int64_t> chosen) const {
   for (std::size_t c = 0; c < columns.size(); ++c) {
     Column& column = part.columns[c];
     if (column.is_constant) continue;
+    column.placed = {};
     column.values = Tensor::empty(column.values.dtype(), column.batch_dims(part.rows));
     gather_rows(columns[c], chosen, column.values.mutable_raw());
   }
@@ -398,6 +412,7 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
     } else {
       column.values = prepare_input(schema, port, data, prepared.rows, allow_nan,
                                     input_place(data, port.name, part));
+      column.placed = find_placed(schema, data, column);
     }
     if (!column.is_constant) column.row_bytes = column.values.size_bytes() / prepared.rows;
     prepared.columns.push_back(std::move(column));

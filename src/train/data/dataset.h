@@ -18,8 +18,9 @@ namespace onnxgrad::train {
 
 /// One array, checked and in the type that the plan reads; its rows are contiguous.
 struct Column {
-  std::string name;  ///< name of the port
-  Tensor values;     ///< [rows, ...]
+  std::string name;          ///< name of the port
+  Tensor values;             ///< [rows, ...]
+  DeviceTensor placed = {};  ///< `values` in the memory of a device, if they were given there
   std::int64_t row_bytes = 0;
   bool is_constant = false;  ///< an input without rows: `values` are those of every batch, and
                              ///< row_bytes is 0

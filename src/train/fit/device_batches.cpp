@@ -15,7 +15,11 @@ bool DeviceBatches::keep(const RowBlock& block) {
     for (std::size_t c = 0; c < data_->columns.size(); ++c) {
       const Column& column = data_->columns[c];
       if (column.is_constant) continue;
-      columns.push_back({.input = c, .data = column.values.raw(), .row_bytes = column.row_bytes});
+      columns.push_back(
+          {.input = c,
+           .data = column.values.raw(),
+           .row_bytes = column.row_bytes,
+           .placed = executor.has_in_memory(column.placed) ? column.placed : DeviceTensor()});
     }
     resident_ =
         runtime::ResidentRows::copy(executor.device(), *executor.stream(), columns, data_->rows);

@@ -28,6 +28,7 @@ struct Case {
   bool has_weights = false;
   std::int64_t bad_row = -1;
   bool is_resident = true;
+  bool is_placed = false;  ///< the inputs are on the device
 };
 
 struct Outcome {
@@ -49,6 +50,12 @@ Outcome run(const Case& one, const std::string& device) {
   }
   if (one.bad_row >= 0) {
     data.inputs[0].tensor.mutable_data<float>()[2 * static_cast<std::size_t>(one.bad_row)] = 1e30F;
+  }
+  if (one.is_placed) {
+    for (const NamedTensor& input : data.inputs) {
+      data.placed.push_back(
+          {.name = input.name, .tensor = DeviceTensor::copy_of(input.tensor, "counted")});
+    }
   }
   TrainingOptions options{.engine = {.device = device, .threads = 1}};
   one.change_session(options);
@@ -127,6 +134,22 @@ TEST_P(DeviceFit, HasTheBitsOfTheHost) {
     EXPECT_EQ(after.staged == before.staged, GetParam().is_resident);
   }
   counted_device().makes_recordings = true;
+}
+
+TEST(PlacedRows, AreReadWhereTheyAre) {
+  const Case given;
+  Case placed;
+  placed.is_placed = true;
+  const std::int64_t first = counted_device().bytes_in;
+  const Outcome wanted = run(given, "counted");
+  const std::int64_t second = counted_device().bytes_in;
+  const Outcome found = run(placed, "counted");
+  const std::int64_t third = counted_device().bytes_in;
+  expect_equal(wanted, found);
+  // Copied when they were put there, not by the fit.
+  EXPECT_EQ(third - second, second - first);
+  const Outcome elsewhere = run(placed, "cpu");
+  expect_equal(wanted, elsewhere);
 }
 
 const std::vector<Case> kCases{

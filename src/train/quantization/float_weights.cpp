@@ -33,9 +33,10 @@ const Value* numbers_of(const Value* value) {
   return root != nullptr && root->is_constant() ? root : nullptr;
 }
 
-bool is_positive(const Tensor& scale) {
+// Scales of symmetric blocks may be negative: the largest number has the lowest code.
+bool has_steps(const Tensor& scale) {
   return std::ranges::all_of(scale.to_doubles(),
-                             [](double s) { return s > 0 && std::isfinite(s); });
+                             [](double s) { return s != 0 && std::isfinite(s); });
 }
 
 bool is_of_file(const Value& value) {
@@ -93,7 +94,7 @@ struct Constants {
 std::optional<Constants> constants_of(const Node& node) {
   Constants found{.scale = numbers_of(node.input(1))};
   if (found.scale == nullptr || !is_floating(found.scale->dtype())) return std::nullopt;
-  if (!is_positive(found.scale->initializer)) return std::nullopt;
+  if (!has_steps(found.scale->initializer)) return std::nullopt;
   if (node.input(2) != nullptr) {
     found.zero = numbers_of(node.input(2));
     if (found.zero == nullptr) return std::nullopt;
@@ -227,8 +228,8 @@ class Replacer {
     if (scaled == nullptr || !is_op(*scaled, {"Mul"})) return std::nullopt;
     const Value* input = numbers_of(scaled->input(0));
     const Value* weight = numbers_of(scaled->input(1));
-    if (input == nullptr || weight == nullptr || !is_positive(input->initializer) ||
-        !is_positive(weight->initializer) || input->initializer.num_elements() != 1) {
+    if (input == nullptr || weight == nullptr || !has_steps(input->initializer) ||
+        !has_steps(weight->initializer) || input->initializer.num_elements() != 1) {
       return std::nullopt;
     }
     FloatWeight found{.name = value->name,
@@ -273,7 +274,7 @@ class Replacer {
     const std::vector<double> own = scale.initializer.to_doubles();
     if (own.size() != product.size()) return {};
     for (std::size_t i = 0; i < own.size(); ++i) {
-      if (std::fabs(own[i] - product[i]) > 1e-4 * own[i]) return {};
+      if (std::fabs(own[i] - product[i]) > 1e-4 * std::fabs(own[i])) return {};
     }
     found.input_scale = input->name;
     found.weight_scale = weight->name;

@@ -397,7 +397,11 @@ std::int64_t SplitRunner::bytes_of(const ir::Type& type) const {
 
 MemoryReport SplitRunner::memory() const {
   MemoryReport report;
-  for (const DeviceTensor& weight : weights_) report.weights += weight.size_bytes();
+  const device::Device& device = backend_.engine->device;
+  for (const DeviceTensor& weight : weights_) {
+    const std::int64_t bytes = weight.size_bytes();
+    report.weights += device.is_host() ? bytes : device.charged_bytes(bytes);
+  }
   for (const auto* executor : {&inference_, &forward_, &backward_}) {
     if (executor->has_value()) add_memory(report, **executor);
   }

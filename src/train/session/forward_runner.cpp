@@ -52,7 +52,7 @@ runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) {
 
 std::int64_t ForwardRunner::memory_bytes() const {
   const runtime::MemoryUse use = executor().memory();
-  return use.arena + use.constants + use.dynamic + use.slots;
+  return use.arena + use.constants + use.dynamic + use.slots + use.cells;
 }
 
 LossSums& LossSums::operator+=(const LossSums& other) {

@@ -81,7 +81,7 @@ void add_memory(MemoryReport& report, const runtime::Executor& executor) {
   const runtime::MemoryUse use = executor.memory();
   report.device = executor.device().name();
   report.activations += use.arena - use.scratch + use.blocks + use.slots;
-  report.scratch += use.scratch;
+  report.scratch += use.scratch + use.cells;
   report.constants += use.constants;
   report.host += use.on_host;
   report.dynamic += use.dynamic;

@@ -116,9 +116,8 @@ std::string reason_of_layer(const ir::Value& value, const Reading& reading) {
                                                                : "";
 }
 
-constexpr std::string_view kQuantized =
-    "quantized: integers carry no gradient; those that DequantizeLinear reads are trained as "
-    "rounded numbers";
+constexpr std::string_view kQuantized = "quantized: integers carry no gradient";
+constexpr std::string_view kRounded = "quantized: trained as rounded numbers";
 
 bool is_quantized(const Tensor& numbers) {
   const int bits = size_bits(numbers.dtype());
@@ -127,7 +126,8 @@ bool is_quantized(const Tensor& numbers) {
 
 bool is_zero_point(const ir::Value* value, const ir::Node* reader) {
   return reader != nullptr && reader->inputs.size() == 3 && reader->inputs[2] == value &&
-         (ir::is_op(reader, "DequantizeLinear") || ir::is_op(reader, "QuantizeLinear"));
+         (ir::is_op(*reader, {"DequantizeLinear", "QuantizeLinear"}) ||
+          opdef::base_name(reader->domain, reader->op_type) == "FakeQuantize");
 }
 
 // skl2onnx numbers what is passed from one step of a pipeline to the next: "variable2",
@@ -331,7 +331,14 @@ std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry
   return weights;
 }
 
-bool is_quantized(const WeightInfo& weight) { return weight.reason == kQuantized; }
+bool is_quantized(const WeightInfo& weight) {
+  return weight.reason == kQuantized || weight.reason == kRounded;
+}
+
+void mark_as_rounded(WeightInfo& weight) {
+  weight.trainable = true;
+  weight.reason = kRounded;
+}
 
 bool is_plain_number(const WeightInfo& weight) {
   return !weight.trainable && weight.dims.num_elements() == 1;

@@ -47,6 +47,9 @@ std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry
 /// True for a matrix of integers of 8 bits or fewer, which carry no gradient, instead of a weight.
 bool is_quantized(const WeightInfo& weight);
 
+/// Describes such a matrix as trained: see train/quantization/float_weights.h.
+void mark_as_rounded(WeightInfo& weight);
+
 /// True for a single number that is not trained: a constant of a formula, which is not counted as
 /// a weight.
 bool is_plain_number(const WeightInfo& weight);

@@ -71,8 +71,9 @@ class Module:
         self._parameters = part.parameters([*state._values])
         self._check_parameters()
         self._trained = [name for name in part.trained if name in state._values]
-        self._types = {value.name: value.type.tensor_type for value in part.model.graph.input}
-        self._inputs = [name for name in self._types if name not in state._values]
+        types = {value.name: value.type.tensor_type for value in part.model.graph.input}
+        self._inputs = [name for name in types if name not in state._values]
+        self._wanted = {name: _rank_and_dtype(types[name]) for name in self._inputs}
         self._evaluation = None if eval_model_uri is None else read_artifact(eval_model_uri)
         self._device = device.partition(":")[0] if device.endswith(":0") else device
         self._reset = True
@@ -155,14 +156,12 @@ class Module:
 
     def _fitting(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Convert a target [N, 1] of numbers to class numbers [N] if the loss takes these."""
-        wanted = self._types[name]
-        if value.ndim == 2 and value.shape[1] == 1 and len(wanted.shape.dim) == 1:
+        rank, dtype = self._wanted[name]
+        if value.ndim == 2 and value.shape[1] == 1 and rank == 1:
             value = value[:, 0]
-        if value.dtype.kind not in "US":
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted.elem_type)
-            if value.dtype != dtype and dtype.kind == "i" and (value == np.rint(value)).all():
-                value = value.astype(dtype)
-        return value
+        if value.dtype == dtype or dtype.kind != "i" or value.dtype.kind in "US":
+            return value
+        return value.astype(dtype) if (value == np.rint(value)).all() else value
 
     def _train(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         if not self._trained:
@@ -255,3 +254,7 @@ class Module:
     def output_names(self) -> list[str]:
         """Return the names of the outputs, the loss first."""
         return list(self._part.outputs)
+
+
+def _rank_and_dtype(tensor: onnx.TypeProto.Tensor) -> tuple[int, np.dtype[Any]]:
+    return len(tensor.shape.dim), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)

@@ -52,6 +52,10 @@ class Optimizer:
             step_model(values), step_sum(), optimizer, trainable=self._trained, clip_norm=clip
         )
         self._gradient_names = [(name, gradient_name(name)) for name in self._trained]
+        # Views stay those of the current weights; on other devices than the CPU they are copies.
+        views, again = self._session.weights, self._session.weights
+        is_view = all(np.shares_memory(views[name], again[name]) for name in views)
+        self._views = views if is_view else {}
         self._steps = 0
         self._seen = self._state._changes
         if self._state._optimizer is not None:
@@ -78,7 +82,7 @@ class Optimizer:
             self._seen = state._changes
         self._session.step({feed: gradients[name] for name, feed in self._gradient_names})
         self._steps += 1
-        self._module._passes.weights = self._session.weights
+        self._module._passes.weights = self._views or self._session.weights
         state._is_behind = True
 
     def _weights(self) -> dict[str, _Array]:
