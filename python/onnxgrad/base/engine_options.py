@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import (
@@ -16,7 +18,7 @@ from onnxgrad.base.checks import (
 )
 from onnxgrad.errors import OptionError
 
-__all__ = ["batch_opening_of", "engine_options", "training_mode_of"]
+__all__ = ["batch_opening_of", "engine_options", "engine_options_of", "training_mode_of"]
 
 
 def engine_options(
@@ -37,6 +39,18 @@ def engine_options(
         math=plain_text("math", math),
         deterministic=flag("deterministic", deterministic),
         warn=_warn,
+    )
+
+
+def engine_options_of(given: Mapping[str, Any], threads: int | None) -> _core.EngineOptions:
+    """Return those among the options of a session, with checked threads."""
+    return engine_options(
+        given["device"],
+        threads,
+        given["seed"],
+        given["memory_limit"],
+        math=given["math"],
+        deterministic=given["deterministic"],
     )
 
 

@@ -19,7 +19,7 @@ from onnxgrad.base.checks import (
     real_number,
 )
 from onnxgrad.base.checks import patterns as pattern_list
-from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
+from onnxgrad.base.engine_options import batch_opening_of, engine_options_of, training_mode_of
 from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
@@ -196,14 +196,7 @@ class TrainingSession(SessionWeights, NotPickled):
             as_precision(given["precision"])._native(),
             flag("skip_non_finite", given["skip_non_finite"]),
             flag("evaluation_only", given["evaluation_only"]),
-            engine_options(
-                given["device"],
-                self._threads,
-                given["seed"],
-                given["memory_limit"],
-                math=given["math"],
-                deterministic=given["deterministic"],
-            ),
+            engine_options_of(given, self._threads),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
 
