@@ -88,7 +88,9 @@ class Reached final : public device::Event {
  public:
   bool is_done() const override { return true; }
   void wait() const override {}
-  double seconds() const override { return std::chrono::duration<double>(at_).count(); }
+  double seconds_after(const device::Event& earlier) const override {
+    return std::chrono::duration<double>(at_ - static_cast<const Reached&>(earlier).at_).count();
+  }
 
  private:
   std::chrono::steady_clock::duration at_ = std::chrono::steady_clock::now().time_since_epoch();

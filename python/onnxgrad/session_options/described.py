@@ -130,8 +130,8 @@ class PassOptions(TypedDict, total=False):
         with L-BFGS. See `TrainingSession`.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     math : {"float32", "tf32"}, default="float32"
         How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
         factors to 10 bits where that is faster. See `TrainingSession`.
@@ -268,8 +268,8 @@ class SessionOptions(TypedDict, total=False):
         without weights to train too.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     math : {"float32", "tf32"}, default="float32"
         How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
         factors to 10 bits where that is faster. The CPU always computes ``"float32"``.
@@ -507,8 +507,8 @@ class TrainerOptions(TypedDict, total=False):
         with L-BFGS. See `TrainingSession`.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     math : {"float32", "tf32"}, default="float32"
         How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
         factors to 10 bits where that is faster. See `TrainingSession`.

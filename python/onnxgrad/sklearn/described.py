@@ -156,8 +156,8 @@ class EstimatorParameters(Parameters):
         Seed of weights, shuffling, the validation split and random operators.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     math : {"float32", "tf32"}, default="float32"
         How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
         factors to 10 bits where that is faster. See `onnxgrad.TrainingSession`.
@@ -382,8 +382,8 @@ class ClassifierParameters(EstimatorParameters):
         Seed of weights, shuffling, the validation split and random operators.
     device : str, default=None
         Device to compute on: one of `onnxgrad.devices.available`, or ``"auto"`` for the first one
-        other than the CPU, if there is one; None means that of the environment variable
-        ``ONNXGRAD_DEVICE``, without it the CPU.
+        other than the CPU that passes a check, else the CPU; None means that of the environment
+        variable ``ONNXGRAD_DEVICE``, without it the CPU.
     math : {"float32", "tf32"}, default="float32"
         How a device computes products and convolutions of float32: ``"tf32"`` lets it round their
         factors to 10 bits where that is faster. See `onnxgrad.TrainingSession`.

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "device/device_tensor.h"
 #include "train/fit/fit_loop.h"
 #include "train/testing/counted_device.h"
 #include "train/testing/resumed_fit.h"
+#include "train/tools/devices.h"
 
 namespace onnxgrad::train::device_fit_test {
 
@@ -54,7 +56,8 @@ Outcome run(const Case& one, const std::string& device) {
   if (one.is_placed) {
     for (const NamedTensor& input : data.inputs) {
       data.placed.push_back(
-          {.name = input.name, .tensor = DeviceTensor::copy_of(input.tensor, "counted")});
+          {.name = input.name,
+           .tensor = device::copy_to(engine_on("counted")->device, input.tensor)});
     }
   }
   TrainingOptions options{.engine = {.device = device, .threads = 1}};
