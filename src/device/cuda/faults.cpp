@@ -35,29 +35,28 @@ Faults::Faults(Allocate allocate, Clear clear)
   std::memset(board_.get(), 0, sizeof(Record));
 }
 
-void* Faults::place_of_record() {
-  constexpr std::int64_t kRecords = 64;
+Faults::Record* Faults::new_record() {
+  constexpr std::size_t kRecords = 64;
   if (free_.empty()) {
-    slabs_.push_back(allocate_(kRecords * static_cast<std::int64_t>(sizeof(Record))));
-    for (std::int64_t i = kRecords; i-- > 0;) {
-      free_.push_back(slabs_.back().get() + i * static_cast<std::int64_t>(sizeof(Record)));
-    }
+    slabs_.push_back(allocate_(kRecords * sizeof(Record)));
+    auto* const records = reinterpret_cast<Record*>(slabs_.back().get());
+    for (std::size_t i = kRecords; i-- > 0;) free_.push_back(records + i);
   }
-  void* const place = free_.back();
+  Record* const record = free_.back();
   free_.pop_back();
-  return place;
+  *record = {.board = reinterpret_cast<std::uintptr_t>(board_.get())};
+  return record;
 }
 
 std::shared_ptr<const std::int64_t> Faults::add(Raise raise) {
   const std::scoped_lock lock(mutex_);
-  void* const place = place_of_record();
-  *static_cast<Record*>(place) = {.board = reinterpret_cast<std::uintptr_t>(board_.get())};
-  const std::int64_t address = reinterpret_cast<std::intptr_t>(place);
-  raises_.emplace(address, std::move(raise));
-  return {new std::int64_t(address), [this, place](const std::int64_t* owned) {
+  Record* const record = new_record();
+  raises_.emplace(record, std::move(raise));
+  return {new std::int64_t(reinterpret_cast<std::intptr_t>(record)),
+          [this, record](const std::int64_t* owned) {
             const std::scoped_lock guard(mutex_);
-            raises_.erase(*owned);
-            free_.push_back(place);
+            raises_.erase(record);
+            free_.push_back(record);
             delete owned;
           }};
 }
@@ -72,9 +71,10 @@ void Faults::raise(const std::set<std::uint64_t>& cells) {
     const std::scoped_lock lock(mutex_);
     const std::int64_t earliest = board;
     board = 0;  // before the records: a note that comes now is found by the next call
-    for (const auto& [address, raise] : raises_) {
-      auto& record = shared(*reinterpret_cast<Record*>(address));
+    for (const auto& [place, raise] : raises_) {
+      auto& record = shared(*place);
       if (record.is_noted == 0) continue;
+      const auto address = reinterpret_cast<std::intptr_t>(place);
       constexpr std::uint64_t kOffset = offsetof(DeviceStepCells, is_refused);
       if (record.refused != 0 && !cells.contains(record.refused - kOffset)) {
         board = address;  // another stream's, which finds it when it has waited

@@ -35,15 +35,15 @@ class Faults {
 
  private:
   struct Record;
-  void* place_of_record();
+  Record* new_record();
 
   Allocate allocate_;
   Clear clear_;
   std::shared_ptr<std::byte> board_;  ///< the address of the first record that was noted
   std::mutex mutex_;
   std::vector<std::shared_ptr<std::byte>> slabs_;
-  std::vector<void*> free_;
-  std::map<std::int64_t, Raise> raises_;  ///< by the address of the record
+  std::vector<Record*> free_;
+  std::map<Record*, Raise> raises_;
 };
 
 }  // namespace onnxgrad::device::cuda

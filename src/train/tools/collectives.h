@@ -19,7 +19,7 @@ struct WorkerGraphOptions {
   int size = 1;
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  ///< also of the last one
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  bool as_bfloat16 = false;          ///< gradients are sent as bfloat16
+  bool as_bfloat16 = false;  ///< gradients are sent as bfloat16
   opdef::Collective::Route route = opdef::Collective::Route::kDirect;
   bool syncs_normalization = false;  ///< BatchNormalization takes its statistics over all workers
   /// Each worker updates its own weights from the loss of its rows; only reports are added up.
