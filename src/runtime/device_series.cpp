@@ -302,7 +302,8 @@ DeviceError DeviceSeries::placed(const DeviceError& error) const {
     problem.detail += fmt::format(" It was computing steps {} to {}.", first_step_,
                                   first_step_ + num_submitted_ - 1);
   }
-  return DeviceError(std::move(problem));
+  DeviceError result(std::move(problem));
+  return result;
 }
 
 void DeviceSeries::abandon() {

@@ -178,7 +178,7 @@ def test_ordered_sums_have_the_bits_of_the_hosts(job, parallel):
 
 
 def test_accumulated_updates_exchange_once(job):
-    options = {"trainer": {"accumulate_steps": 2}}
+    options = {"trainer": {"accumulate": 2}}
     close(job(2, **options), job(2, device="cpu", **options))
 
 

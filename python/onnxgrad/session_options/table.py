@@ -1,8 +1,7 @@
 """The options of sessions, which trainers, passes and functions that write models take too.
 
-The signatures and docstrings of what takes an option, the command line and its help, and the tables
-of the documents are made of its row; the bindings and the calls that pass it on are written by
-hand. scripts/generate.py reads this file alone, before the package can be imported.
+Signatures, docstrings, the command line, its help and tables of documents are made of a row; only
+bindings and calls are written by hand. scripts/generate.py reads this file without its package.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class CommandOption(NamedTuple):
         Heading in the help.
     type : type
         str, int, float, bool, or list (of str; the option may be given several times).
-    default : object
     metavar : str
         Placeholder of the value in the help; None means N, X, or the name.
     alias : str
@@ -63,17 +61,13 @@ class SessionOption(NamedTuple):
 
     Attributes
     ----------
-    name : str
     annotation : str
         Type in signatures.
-    default : object
     type : str
         Type in docstrings.
-    takers : tuple of str
-        Keys of `TAKERS`.
+    takers : keys of `TAKERS`
     meaning : str
-        Sentences. The first is complete in itself: the others are in the docstring of
-        `TrainingSession`, if that takes the option, and in the documents alone.
+        Sentences. The first is complete in itself; the others are in `TrainingSession` alone.
     command : CommandOption or None
         None: not on the command line, or not as it is in Python.
     """
@@ -489,7 +483,13 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         CommandOption(_PROCESS, str, "float32", help="Products on a device: float32 or tf32."),
     ),
     SessionOption(
-        "deterministic", "bool", True, "bool", _ENGINE, "Whether repeated runs have the same bits."
+        "deterministic",
+        "bool",
+        True,
+        "bool",
+        _ENGINE,
+        "Whether repeated runs have the same bits.",
+        CommandOption(_PROCESS, bool, True),
     ),
     SessionOption(
         "threads",

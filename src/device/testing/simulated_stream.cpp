@@ -41,7 +41,7 @@ class SimulatedEvent final : public Event {
  private:
   // Returns the error for which the point was not reached.
   std::exception_ptr reach_or_drop() const {
-    ++parts_->num_waits;
+    ++SimulatedParts::num_waits;
     return parts_->schedule.wait({&task_, 1});
   }
 
@@ -173,7 +173,7 @@ void SimulatedStream::wait_for(const Event& event) {
 }
 
 void SimulatedStream::copy_in(Address to, const std::byte* from, std::int64_t bytes) {
-  ++parts_->num_copies_in;
+  ++SimulatedParts::num_copies_in;
   give([&memory = *parts_->memory, to, kept = std::vector<std::byte>(from, from + bytes)] {
     const auto size = static_cast<std::int64_t>(kept.size());
     std::memcpy(memory.pointer(to, size), kept.data(), kept.size());
@@ -181,7 +181,7 @@ void SimulatedStream::copy_in(Address to, const std::byte* from, std::int64_t by
 }
 
 void SimulatedStream::copy_in_staged(Address to, const std::byte* from, std::int64_t bytes) {
-  ++parts_->num_copies_in;
+  ++SimulatedParts::num_copies_in;
   give([&memory = *parts_->memory, to, from, bytes] {
     memory.check_staging(from, bytes);
     std::memcpy(memory.pointer(to, bytes), from, static_cast<std::size_t>(bytes));
@@ -189,7 +189,7 @@ void SimulatedStream::copy_in_staged(Address to, const std::byte* from, std::int
 }
 
 void SimulatedStream::copy_out(std::byte* to, Address from, std::int64_t bytes) {
-  ++parts_->num_copies_out;
+  ++SimulatedParts::num_copies_out;
   std::memset(to, kPoison, static_cast<std::size_t>(bytes));
   give([&memory = *parts_->memory, to, from, bytes] {
     std::memcpy(to, memory.pointer(from, bytes), static_cast<std::size_t>(bytes));
@@ -206,7 +206,7 @@ void SimulatedStream::copy(Address to, Address from, std::int64_t bytes) {
 }
 
 void SimulatedStream::synchronize() {
-  ++parts_->num_waits;
+  ++SimulatedParts::num_waits;
   const std::exception_ptr error = parts_->schedule.wait(last_);
   last_.clear();
   if (error) std::rethrow_exception(error);

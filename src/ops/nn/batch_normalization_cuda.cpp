@@ -203,8 +203,10 @@ struct Groups {
     if (has_channels_last) columns.splits = splits_for(columns);
     return columns;
   }
-  std::int64_t moments_bytes() const { return (2 * columns().splits + 1) * count * 8; }
-  std::int64_t sums_bytes() const { return 2 * columns().splits * count * 8; }
+  std::int64_t moments_bytes() const {
+    return (std::int64_t{2} * columns().splits + 1) * count * 8;
+  }
+  std::int64_t sums_bytes() const { return std::int64_t{2} * columns().splits * count * 8; }
   void add_words(std::vector<Word>& words) const {
     add_integers(words, {count, std::max<std::int64_t>(length, 1), stride, elements(),
                          length == 0 ? 0 : segments, std::max<std::int64_t>(channels, 1)});

@@ -113,7 +113,7 @@ std::shared_ptr<const DnnPlan> faster_plan(const opdef::KernelRequest& request, 
                                            const ConvOperands& conv, std::string& declined) {
   constexpr double kLaunchUs = 1;
   constexpr double kBytesPerUs = 2.5e6;
-  const auto whole = device::cuda::dnn_convolution(card_of(request), spec, declined);
+  auto whole = device::cuda::dnn_convolution(card_of(request), spec, declined);
   const bool is_wide = spec.dtype == DataType::kFloat32 || spec.dtype == DataType::kFloat64;
   if (!spec.has_epilogue() || !is_wide) {  // 16 bits would be rounded twice
     if (whole == nullptr && spec.has_epilogue()) declined += " that rounds the result once";

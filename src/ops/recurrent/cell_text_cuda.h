@@ -47,7 +47,6 @@ enum CellWord : int {
   kWordCoupled,  ///< input_forget
   kWordClip,     ///< real; 0: none
   kWordActs,     ///< kind, alpha, beta (real) of three functions of two directions
-  kCellWords = kWordActs + 18
 };
 
 /// Sequences of a block.

@@ -272,7 +272,7 @@ void SplitRunner::check_input_gradient(const DeviceTensor& gradient, const std::
        .hint = "Give arrays of one size where the model has one name."});
   const auto ports = std::span(forward_->inputs()).first(split_.num_model_inputs);
   runtime::check_sizes(ports, std::span(data.input_dims).first(ports.size()), because);
-  throw because;
+  throw ShapeError(because.problem());
 }
 
 std::vector<DeviceTensor> SplitRunner::backward_feeds(
