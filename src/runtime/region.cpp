@@ -131,11 +131,6 @@ void Region::set_arena(device::Buffer arena) {
   }
 }
 
-void Region::set_feed(std::size_t i, device::Address address) {
-  feeds_[i].address = address;
-  for (const std::size_t arg : feeds_[i].args) args_[arg] = device::kernel_argument(address);
-}
-
 void Region::bind(std::size_t i, device::Address data) {
   if (!reads(i)) return;
   if (!is_on_host()) on_device_->release(i, /*is_kept=*/false);
@@ -257,19 +252,24 @@ std::size_t Region::run_series(const StepSeries& series, std::span<double> resul
   ONNXGRAD_ASSERT(series.first_rows.size() == series.steps);
   const std::size_t first = series.results.front();
   const std::span<const std::size_t> others = series.results.subspan(1);
+  // A small step takes a tenth of a microsecond: what stays the same is found once.
+  const PlanOutput& output = compiled_.plan.outputs[first];
+  const bool stays = !compiled_.tail && output.location.kind == Location::Kind::kArena;
+  const std::byte* const at = stays ? device::kernel_argument(resolve(output.location)) : nullptr;
   auto kept = results.begin();
   std::size_t done = 0;
   while (done < series.steps) {
     prefetch_rows(series, done);
     const std::int64_t row = series.first_rows[done];
     for (const StepSeries::Input& input : series.inputs) {
-      bind(input.number, input.data + row * input.row_bytes);
+      if (!reads(input.number)) continue;
+      set_feed(input.number, device::address_of(input.data + row * input.row_bytes));
     }
     if (!series.scalar.values.empty()) set_scalar(series.scalar, series.scalar.values[done]);
     run();
     ++context_.cells.step;
     ++done;
-    const double result = read_scalar(first);
+    const double result = stays ? device::host_scalar(at, output.desc.dtype) : read_scalar(first);
     *kept++ = result;
     for (const std::size_t other : others) *kept++ = read_scalar(other);
     if (series.ends_at_fault && !std::isfinite(result)) break;

@@ -103,7 +103,10 @@ class Region final : public Execution {
   device::Address resolve(const Location& location) const;
   device::Address output_address(std::size_t i) const;
   Tensor result_of(std::size_t call, const PlanResult& result) const;
-  void set_feed(std::size_t i, device::Address address);
+  void set_feed(std::size_t i, device::Address address) {
+    feeds_[i].address = address;
+    for (const std::size_t arg : feeds_[i].args) args_[arg] = device::kernel_argument(address);
+  }
   void bind_to_output(Region& tail, std::size_t feed, std::size_t output);
   void run_call(std::size_t i);
   void run_calls(const opdef::Launch& launch);
