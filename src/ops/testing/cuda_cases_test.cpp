@@ -5,13 +5,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
 #include "onnxgrad/error.h"
-#include "ops/builtin.h"
+#include "ops/testing/card_engine.h"
 #include "ops/testing/case_runner.h"
 #include "runtime/device_use.h"
 #include "runtime/executor.h"
@@ -23,21 +22,6 @@ namespace onnxgrad::ops_test {
 namespace cuda_cases {
 
 constexpr double kTolerance = 3e-5;  // relative to the largest element
-
-const runtime::Engine& card() {
-  static device::cuda::CudaDevice device(0);
-  static const auto kernels = [] {
-    auto made = std::make_unique<opdef::KernelRegistry>();
-    ops::register_builtin_cuda_kernels(*made);
-    return made;
-  }();
-  static const runtime::Engine engine{.ops = builtin_ops(),
-                                      .kernels = *kernels,
-                                      .make_inferer = builtin_engine().make_inferer,
-                                      .device = device,
-                                      .host_kernels = &builtin_engine().kernels};
-  return engine;
-}
 
 std::vector<OpCase> all() {
   return device::cuda::num_cards() > 0 ? all_op_cases() : std::vector<OpCase>{};
@@ -54,7 +38,7 @@ class Fallbacks : public ::testing::Environment {
     for (const auto& [op, cases] : cases_) file << op << ' ' << cases << '\n';
   }
   void add(const std::shared_ptr<const ir::Model>& model, const std::vector<Tensor>& inputs) {
-    runtime::Executor executor(model, card(), {});
+    runtime::Executor executor(model, card_engine(), {});
     std::vector<Dims> dims;
     for (const Tensor& input : inputs) dims.push_back(input.dims());
     for (const auto& [op, nodes] : runtime::device_use(executor.prepare(dims)).on_cpu) {
@@ -172,7 +156,7 @@ TEST_P(CudaCaseTest, EqualsFloat64) {
   } catch (const Error&) {
     GTEST_SKIP() << "the case is for float64 alone";
   }
-  const CaseResult given = run_case(op_case, narrow, {}, cuda_cases::card());
+  const CaseResult given = run_case(op_case, narrow, {}, card_engine());
   const CaseResult expected =
       run_case(op_case, build_case(op_case, {.dtype = DataType::kFloat64}), {});
   const CaseResult on_host = run_case(op_case, narrow, {});

@@ -1,13 +1,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
 #include "onnxgrad/error.h"
-#include "ops/builtin.h"
+#include "ops/testing/card_engine.h"
 #include "ops/testing/case_runner.h"
 
 // Values that the CPU's kernels refuse are refused on a card, with the message of the CPU.
@@ -22,21 +21,6 @@ std::vector<ErrorCase> all() {
   return cases;
 }
 
-const runtime::Engine& card() {
-  static device::cuda::CudaDevice device(0);
-  static const auto kernels = [] {
-    auto made = std::make_unique<opdef::KernelRegistry>();
-    ops::register_builtin_cuda_kernels(*made);
-    return made;
-  }();
-  static const runtime::Engine engine{.ops = builtin_ops(),
-                                      .kernels = *kernels,
-                                      .make_inferer = builtin_engine().make_inferer,
-                                      .device = device,
-                                      .host_kernels = &builtin_engine().kernels};
-  return engine;
-}
-
 }  // namespace cuda_errors
 
 TEST(CudaErrors, AreThoseOfTheCpu) {
@@ -44,8 +28,7 @@ TEST(CudaErrors, AreThoseOfTheCpu) {
     SCOPED_TRACE(error_case.name);
     const OpCase op_case = as_op_case(error_case);
     try {
-      run_case(op_case, build_case(op_case, {.dtype = DataType::kFloat32}), {},
-               cuda_errors::card());
+      run_case(op_case, build_case(op_case, {.dtype = DataType::kFloat32}), {}, card_engine());
       ADD_FAILURE() << "not refused";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), error_case.error) << error.what();
