@@ -84,6 +84,11 @@ class ForwardBackward {
     NamedDeviceTensors inputs;
   };
 
+  struct OutputsAndGradients {
+    std::vector<Tensor> outputs;  ///< in the order of outputs()
+    Gradients gradients;
+  };
+
   /// Builds the forward and backward graphs. Throws: GradientError (names every node without a
   /// gradient), ModelError (a pattern or name without a match, nothing to differentiate),
   /// UnsupportedOperatorError, DeviceError.
@@ -107,6 +112,10 @@ class ForwardBackward {
   /// Computes the gradients for any open pass, which is closed. Throws: Error if it is closed or of
   /// another ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
+  /// The outputs for `inputs`, in the order of inputs(), and the gradients of the sum of the first
+  /// output: forward() and backward() with ones, for training loops whose loss is that output.
+  /// Throws: what these do; no pass stays open.
+  OutputsAndGradients run(std::span<const Tensor> inputs);
   /// forward() and backward() of arrays in any memory, with results on the device. Saved tensors
   /// and weights are there with every function.
   DeviceResult forward_on_device(const NamedDeviceTensors& inputs, bool training = true);

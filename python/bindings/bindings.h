@@ -28,6 +28,7 @@ void bind_forward_backward(nanobind::module_& module);
 void bind_device_tensors(nanobind::module_& module);
 void bind_sessions(nanobind::module_& module);
 void bind_trainer(nanobind::module_& module);
+void bind_training_api(nanobind::module_& module);
 void bind_report(nanobind::module_& module);
 void bind_workers(nanobind::module_& module);
 void bind_environment(nanobind::module_& module);

@@ -28,5 +28,6 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_data(module);
   onnxgrad::python::bind_workers(module);
   onnxgrad::python::bind_trainer(module);
+  onnxgrad::python::bind_training_api(module);
   onnxgrad::python::bind_report(module);
 }

@@ -1,5 +1,11 @@
 #include "onnxgrad/forward_backward.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
 #include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "onnxgrad/version.h"
@@ -52,6 +58,18 @@ ForwardBackward::Gradients on_host(const ForwardBackward::DeviceGradients& gradi
   return {.weights = on_host(gradients.weights), .inputs = on_host(gradients.inputs)};
 }
 
+Tensor ones_like(const Tensor& tensor) {
+  const Tensor one = Tensor::scalar_of(tensor.dtype(), 1);
+  if (tensor.num_elements() == 1) return one.reshaped(tensor.dims());
+  Tensor ones = Tensor::empty(tensor.dtype(), tensor.dims());
+  const auto size = static_cast<std::size_t>(one.size_bytes());
+  for (std::byte* place = ones.mutable_raw(); place != ones.raw() + ones.size_bytes();
+       place += size) {
+    std::copy_n(one.raw(), size, place);
+  }
+  return ones;
+}
+
 std::vector<DeviceTensor> placed(std::span<const Tensor> tensors) {
   std::vector<DeviceTensor> result;
   for (const Tensor& tensor : tensors) result.emplace_back(tensor);
@@ -101,6 +119,32 @@ ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> out
 ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients,
                                                      const Context& context) {
   return on_host(backward_on_device(placed(output_gradients), context));
+}
+
+ForwardBackward::OutputsAndGradients ForwardBackward::run(std::span<const Tensor> inputs) {
+  const CallGuard guard(impl_->busy);
+  const std::vector<ValueInfo>& declared = impl_->runner.inputs();
+  if (inputs.size() != declared.size()) {
+    throw DataError({.what = fmt::format("{} inputs were given, the model has {}", inputs.size(),
+                                         declared.size()),
+                     .hint = "Give one for each input, in their order."});
+  }
+  NamedDeviceTensors feeds;
+  feeds.reserve(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    feeds.push_back({.name = declared[i].name, .tensor = DeviceTensor(inputs[i])});
+  }
+  const DeviceResult computed = impl_->runner.forward(feeds, /*training=*/true);
+  OutputsAndGradients result;
+  for (const DeviceTensor& output : computed.outputs) result.outputs.push_back(output.to_host());
+  try {
+    const std::array<DeviceTensor, 1> ones{DeviceTensor(ones_like(result.outputs.front()))};
+    result.gradients = on_host(impl_->runner.backward(ones, computed.context));
+  } catch (...) {
+    impl_->runner.discard(computed.context);
+    throw;
+  }
+  return result;
 }
 
 std::vector<ForwardBackward::Context> ForwardBackward::contexts() const {

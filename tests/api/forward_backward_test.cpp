@@ -79,6 +79,32 @@ TEST(ForwardBackwardApi, GradientsOfALinearModel) {
   EXPECT_THAT(find(gradients.inputs, "x").to_doubles(), ElementsAre(3, 4, 30, 40));
 }
 
+TEST(ForwardBackwardApi, BothPassesInOneCall) {
+  ForwardBackward runner(Model::from_text(kTwoLayers), {.engine = {.threads = 1}});
+  const std::vector<Tensor> x{floats({1, 2, 5, 7}, Dims{2, 2})};
+  const auto result = runner.forward(feed(x.front()));
+  const auto gradients = runner.backward(ones(result));
+  const auto both = runner.run(x);
+  EXPECT_TRUE(both.outputs.at(0).equals(result.outputs.at(0)));
+  EXPECT_TRUE(find(both.gradients.weights, "w").equals(find(gradients.weights, "w")));
+  EXPECT_TRUE(find(both.gradients.weights, "v").equals(find(gradients.weights, "v")));
+  EXPECT_TRUE(find(both.gradients.inputs, "x").equals(find(gradients.inputs, "x")));
+  EXPECT_THAT(runner.contexts(), IsEmpty());
+  EXPECT_THROW(runner.run({}), DataError);
+}
+
+TEST(ForwardBackwardApi, NoPassStaysOpenAfterAnError) {
+  ForwardBackward runner(Model::from_text(R"(
+    <ir_version: 8, opset_import: ["" : 17]>
+    sums (float[N, 2] x, int64[N] labels) => (int64[N] first, float[N, 2] y)
+    <float[2, 2] w = {1, 2, 3, 4}>
+    { first = Identity(labels)  y = MatMul(x, w) })"));
+  const std::vector<Tensor> inputs{floats({1, 2}, Dims{1, 2}),
+                                   Tensor::from(std::vector<std::int64_t>{3}, Dims{1})};
+  EXPECT_THROW(runner.run(inputs), DataError);  // the first output has no gradient
+  EXPECT_THAT(runner.contexts(), IsEmpty());
+}
+
 TEST(ForwardBackwardApi, MissingGradientsAreZeros) {
   ForwardBackward runner(Model::from_text(kLinear));
   runner.forward(feed(floats({1, 2}, Dims{1, 2})));

@@ -364,18 +364,20 @@ inline std::vector<Value> TrainingSession::run(const std::vector<Value>& inputs,
                         std::to_string(inputs_.size()),
                     ORT_INVALID_ARGUMENT);
   }
-  onnxgrad::NamedTensors feeds;
-  for (std::size_t i = 0; i < inputs.size(); ++i) feeds.push_back({inputs_[i], inputs[i].tensor()});
-  auto result = passes().forward(feeds, training);
-  std::vector<Value> outputs;
-  for (const onnxgrad::Tensor& output : result.outputs) outputs.emplace_back(output.clone());
-  if (!training) return outputs;
-  const onnxgrad::Tensor& loss = result.outputs.at(0);
-  const onnxgrad::Tensor seed =
-      onnxgrad::Tensor::from(std::vector<double>(static_cast<std::size_t>(loss.num_elements()), 1),
-                             loss.dims())
-          .cast(loss.dtype());
-  const auto found = passes().backward(std::span(&seed, 1), result.context).weights;
+  std::vector<onnxgrad::Tensor> feeds;
+  for (const Value& input : inputs) feeds.push_back(input.tensor());
+  const auto as_values = [](const std::vector<onnxgrad::Tensor>& tensors) {
+    std::vector<Value> values;
+    for (const onnxgrad::Tensor& tensor : tensors) values.emplace_back(tensor.clone());
+    return values;
+  };
+  if (!training) {
+    onnxgrad::NamedTensors named;
+    for (std::size_t i = 0; i < feeds.size(); ++i) named.push_back({inputs_[i], feeds[i]});
+    return as_values(passes().forward(named, false).outputs);
+  }
+  const auto result = passes().run(feeds);
+  const onnxgrad::NamedTensors& found = result.gradients.weights;
   std::vector<onnxgrad::Tensor> fresh;
   for (const auto& entry : state_->checkpoint.trained) {
     fresh.push_back(std::ranges::find(found, entry.name, &onnxgrad::NamedTensor::name)->tensor);
@@ -386,7 +388,7 @@ inline std::vector<Value> TrainingSession::run(const std::vector<Value>& inputs,
     for (std::size_t i = 0; i < fresh.size(); ++i) detail::add(gradients_[i], fresh[i]);
   }
   reset_ = false;
-  return outputs;
+  return as_values(result.outputs);
 }
 
 inline std::vector<Value> TrainingSession::TrainStep(const std::vector<Value>& input_values) {

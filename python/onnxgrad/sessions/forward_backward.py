@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from onnxgrad import _core
@@ -38,6 +38,7 @@ from onnxgrad.profiles import Memory
 from onnxgrad.session_options import PassOptions
 from onnxgrad.session_options.model_changes import changed_model
 from onnxgrad.session_options.taking import takes_session_options, with_defaults
+from onnxgrad.sessions.gradient_feeds import GradientFeeds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -283,6 +284,9 @@ class ForwardBackward:
             {name: from_native(value) for name, value in weights.items()},
             {name: from_native(value) for name, value in inputs.items()},
         )
+
+    def _gradient_feeds(self, name_of: Callable[[str], str]) -> GradientFeeds:
+        return GradientFeeds(self.weight_names, name_of)
 
     def memory(self) -> Memory:
         """Return the memory that the object uses, by purpose.

@@ -63,8 +63,10 @@ class Parameter:
         """The gradient."""
         if not self.requires_grad:
             return None
-        gradient = self._state._gradients.get(self.name)
-        return np.zeros_like(self.data) if gradient is None else _read_only(gradient)
+        feeds = self._state._gradients
+        if feeds is None:
+            return np.zeros_like(self.data)
+        return _read_only(feeds.gradient(self.name))
 
     @property
     def requires_grad(self) -> bool:
@@ -167,7 +169,7 @@ class CheckpointState:
         self._values = dict(values)
         self._trained = list(trained)
         self._missing = {*values} if nominal else set[str]()
-        self._gradients: dict[str, _Array] = {}
+        self._gradients: Any = None  # of the last module that computed some
         self._changes = 0  # number of assignments by the user, to invalidate copies
         self._optimizer: FlatCheckpoint | None = None  # only its optimizer state counts
         self._statistics: dict[str, _Array] = {}  # running ones, which are no parameters

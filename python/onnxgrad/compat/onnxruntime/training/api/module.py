@@ -19,10 +19,13 @@ from onnxgrad.compat.graphs.forward_part import (
 )
 from onnxgrad.compat.graphs.tools import names_above
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
+from onnxgrad.compat.onnxruntime.training.api.gradient_step import gradient_name
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 
 __all__ = ["Module"]
+
+_Array = np.ndarray[Any, Any]
 
 
 class Module:
@@ -73,12 +76,12 @@ class Module:
         self._trained = [name for name in part.trained if name in state._values]
         types = {value.name: value.type.tensor_type for value in part.model.graph.input}
         self._inputs = [name for name in types if name not in state._values]
-        self._wanted = {name: _rank_and_dtype(types[name]) for name in self._inputs}
+        self._wanted = [(name, *_rank_and_dtype(types[name])) for name in self._inputs]
         self._evaluation = None if eval_model_uri is None else read_artifact(eval_model_uri)
         self._device = device.partition(":")[0] if device.endswith(":0") else device
         self._reset = True
-        self._seeds: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
         self._passes: Any = None
+        self._feeds: Any = None  # gradients, as the optimizer takes them
         self._build()
         state._module = self
 
@@ -114,6 +117,8 @@ class Module:
                 input_gradients=False,
                 device=self._device,
             )
+            if self._feeds is None:
+                self._feeds = self._passes._gradient_feeds(gradient_name)
         else:
             self._passes = og.InferenceSession(model, device=self._device)
         self._seen = self._state._changes
@@ -139,54 +144,43 @@ class Module:
         In training mode, gradients accumulate until the next reset. Inputs are arrays or OrtValues;
         if all are OrtValues, so are the outputs.
         """
-        self._state._require_values()
-        if self._seen != self._state._changes:
+        state = self._state
+        if state._missing:
+            state._require_values()
+        if self._seen != state._changes:
             self._weights_changed()
-        names = self._inputs
-        if len(user_inputs) != len(names):
-            raise ValueError(f"{len(user_inputs)} inputs were given for {names}.")
-        feeds = {
-            name: self._fitting(name, array_of(value))
-            for name, value in zip(names, user_inputs, strict=True)
-        }
-        results: Sequence[Any] = self._train(feeds) if self.training else self._evaluate(feeds)
-        if not any(isinstance(value, np.ndarray) for value in user_inputs):
+        wanted = self._wanted
+        if len(user_inputs) != len(wanted):
+            raise ValueError(f"{len(user_inputs)} inputs were given for {self._inputs}.")
+        given = [
+            (name, value)
+            if type(value) is np.ndarray and value.dtype == dtype and value.ndim == rank
+            else (name, _fitting(array_of(value), rank, dtype))
+            for value, (name, rank, dtype) in zip(user_inputs, wanted, strict=True)
+        ]
+        results: Sequence[Any] = self._train(given) if self.training else self._evaluate(given)
+        has_arrays = np.ndarray in map(type, user_inputs)  # most calls end here
+        if not has_arrays and not any(isinstance(value, np.ndarray) for value in user_inputs):
             results = [OrtValue(np.ascontiguousarray(value)) for value in results]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _fitting(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Convert a target [N, 1] of numbers to class numbers [N] if the loss takes these."""
-        rank, dtype = self._wanted[name]
-        if value.ndim == 2 and value.shape[1] == 1 and rank == 1:
-            value = value[:, 0]
-        if value.dtype == dtype or dtype.kind != "i" or value.dtype.kind in "US":
-            return value
-        return value.astype(dtype) if (value == np.rint(value)).all() else value
-
-    def _train(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    def _train(self, given: list[tuple[str, _Array]]) -> Sequence[_Array]:
         if not self._trained:
-            return list(self._passes.run(self._part.outputs, feeds))
-        outputs = self._passes.forward(feeds, training=True)
-        loss = outputs[0]
-        seed = self._seeds.get(loss.shape)
-        if seed is None:
-            seed = self._seeds[loss.shape] = np.ones_like(loss)
-        found = self._passes.backward([seed], outputs.context).weights
-        sums = self._state._gradients
-        if self._reset or not sums:
-            self._state._gradients = found
-        else:
-            for name, gradient in found.items():
-                sums[name] = sums[name] + gradient
+            return self._evaluated(given)
+        outputs: list[_Array] = self._feeds.compute(self._passes, given, adds=not self._reset)
+        self._state._gradients = self._feeds
         self._reset = False
-        return list(outputs)
+        return outputs
 
-    def _evaluate(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    def _evaluate(self, given: list[tuple[str, _Array]]) -> Sequence[_Array]:
         if self._evaluation is None:
             raise RuntimeError("Evaluation needs an evaluation model: give eval_model_uri.")
+        return self._evaluated(given)
+
+    def _evaluated(self, given: list[tuple[str, _Array]]) -> Sequence[_Array]:
         if not self._trained:
-            return list(self._passes.run(self._part.outputs, feeds))
-        return list(self._passes.forward(feeds, training=False))
+            return list(self._passes.run(self._part.outputs, dict(given)))
+        return list(self._passes.forward(dict(given), training=False))
 
     def train(self, mode: bool = True) -> Self:
         """Set training mode (True) or evaluation mode, and return the module."""
@@ -254,6 +248,15 @@ class Module:
     def output_names(self) -> list[str]:
         """Return the names of the outputs, the loss first."""
         return list(self._part.outputs)
+
+
+def _fitting(value: np.ndarray[Any, Any], rank: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Convert a target [N, 1] of numbers to class numbers [N] if the loss takes these."""
+    if value.ndim == 2 and value.shape[1] == 1 and rank == 1:
+        value = value[:, 0]
+    if value.dtype == dtype or dtype.kind != "i" or value.dtype.kind in "US":
+        return value
+    return value.astype(dtype) if (value == np.rint(value)).all() else value
 
 
 def _rank_and_dtype(tensor: onnx.TypeProto.Tensor) -> tuple[int, np.dtype[Any]]:

@@ -10,11 +10,7 @@ import numpy as np
 import onnxgrad as og
 from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training.api.flat_checkpoint import FlatCheckpoint
-from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
-    gradient_name,
-    step_model,
-    step_sum,
-)
+from onnxgrad.compat.onnxruntime.training.api.gradient_step import step_model, step_sum
 from onnxgrad.compat.onnxruntime.training.api.module import Module
 from onnxgrad.compat.onnxruntime.training.api.optimizer_files import read_optimizer
 
@@ -51,11 +47,6 @@ class Optimizer:
         self._session = og.TrainingSession(
             step_model(values), step_sum(), optimizer, trainable=self._trained, clip_norm=clip
         )
-        self._gradient_names = [(name, gradient_name(name)) for name in self._trained]
-        # Views stay those of the current weights; on other devices than the CPU they are copies.
-        views, again = self._session.weights, self._session.weights
-        is_view = all(np.shares_memory(views[name], again[name]) for name in views)
-        self._views = views if is_view else {}
         self._steps = 0
         self._seen = self._state._changes
         if self._state._optimizer is not None:
@@ -71,18 +62,18 @@ class Optimizer:
             The module has done no training step.
         """
         state = self._state
-        state._require_values()
+        if state._missing:
+            state._require_values()
         gradients = state._gradients
-        if not gradients:
+        if gradients is None:
             raise RuntimeError("step() needs gradients: call the module in training mode first.")
         if self._seen != state._changes:  # the user has set parameters
             own = {name: state._value(name) for name in self._trained}
             self._session.load_state(self._session.state() | own)
             self._module._weights_changed()
             self._seen = state._changes
-        self._session.step({feed: gradients[name] for name, feed in self._gradient_names})
+        gradients.update(self._session, self._module._passes)
         self._steps += 1
-        self._module._passes.weights = self._views or self._session.weights
         state._is_behind = True
 
     def _weights(self) -> dict[str, _Array]:
