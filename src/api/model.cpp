@@ -94,9 +94,7 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
     auto model = std::make_shared<ir::Model>(train::to_working_copy(file, operators.get()));
     const std::vector<train::Weight> found = train::find_weights(*model, ops);
     train::give_aliases(*model, found, ops, separated);
-    for (const train::Weight& weight : found) {
-      weights_.push_back(train::weight_info(weight));
-    }
+    weights_ = train::weight_infos(found);
     working_ = std::move(model);
   });
   return working_;

@@ -280,9 +280,14 @@ Report report(const Model& model) {
   result.weights = model.weights();
   std::unordered_map<const ir::Value*, std::int64_t> readers;
   count_readers(*working.graph, readers);
-  for (const train::Weight& weight : train::find_weights(working, train::builtin_ops())) {
+  const std::vector<train::Weight> weights = train::find_weights(working, train::builtin_ops());
+  for (const train::Weight& weight : weights) {
     result.weight_flops.push_back(count_flops(weight));
     result.weight_readers.push_back(readers[weight.value]);
+  }
+  for (const auto& [bytes, integers] : train::find_packed_integers(weights)) {
+    std::swap(result.weight_flops[bytes], result.weight_flops[integers]);
+    std::swap(result.weight_readers[bytes], result.weight_readers[integers]);
   }
   const Model apart = api::untied(model, /*untie=*/true);
   judge(apart, result);

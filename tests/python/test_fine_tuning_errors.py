@@ -191,6 +191,18 @@ def test_a_table_that_limits_nothing():
     assert reader.num_rows == 600 // 256
 
 
+@pytest.mark.parametrize("shape", [(48,), (2, 24)])
+def test_tokens_beyond_int64_are_shown_as_they_are(shape, tmp_path):
+    ids = TOKENS.ravel()[:48].astype(np.uint64)
+    ids[30] = 2**64 - 5
+    np.save(tmp_path / "tokens.npy", ids.reshape(shape))
+    np.save(tmp_path / "other.npy", TOKENS.ravel())
+    for data in (tmp_path / "tokens.npy", str(tmp_path / "*.npy"), ids.reshape(shape)):
+        with pytest.raises(og.DataError, match=r": 18446744073709551611 is no token") as caught:
+            og.Trainer(GPT, "causal_lm").fit(og.data.Tokens(data, 8), **quick())
+        assert not isinstance(data, Path) or str(data) in str(caught.value)
+
+
 # ---------------------------------------------------------------------------------- quantization
 
 
@@ -209,7 +221,12 @@ def test_a_line_says_what_was_quantized(capsys):
     packed = og.report(og.quantize_weights(WIDE, "int4", symmetric=False))
     assert packed.num_quantized == 64 * 64  # the zero points are none
     assert "W0_scales' (a scale of quantized numbers)" in str(packed)
-    assert og.Trainer(WIDE, lora=2, base="int4").session.quantization_line.endswith("frozen")
+    assert "not trained: 'W0_Q4' (quantized" in str(packed)  # the name in the file
+    weight = next(one for one in packed.weights if one.name == "W0_Q4")
+    assert (weight.dtype, weight.shape, weight.storage) == ("uint4", (64, 64), "initializer")
+    assert packed.weight_readers[packed.weights.index(weight)] == 1
+    line = og.Trainer(WIDE, lora=2, base="int4").session.quantization_line
+    assert line == "quantized: 1 weight ('W0_Q4') as int4, frozen"
 
 
 def test_the_command_line_names_both_files(tmp_path, monkeypatch):

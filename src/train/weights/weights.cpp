@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -370,6 +371,37 @@ WeightInfo weight_info(const Weight& weight) {
     info.node = weight.reader->name;
   }
   return info;
+}
+
+std::vector<PackedIntegers> find_packed_integers(std::span<const Weight> weights) {
+  std::unordered_map<const std::byte*, std::size_t> unread;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const ir::Value& value = *weights[i].value;
+    if (weights[i].reader == nullptr && !is_of_definition(value) &&
+        is_quantized(value.initializer)) {
+      unread.emplace(value.initializer.raw(), i);
+    }
+  }
+  std::vector<PackedIntegers> found;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const ir::Value& value = *weights[i].value;
+    if (weights[i].reason != kQuantized || !is_of_definition(value)) continue;
+    const auto bytes = unread.find(value.initializer.raw());
+    if (bytes != unread.end()) found.push_back({.bytes = bytes->second, .integers = i});
+  }
+  return found;
+}
+
+std::vector<WeightInfo> weight_infos(std::span<const Weight> weights) {
+  std::vector<WeightInfo> infos;
+  infos.reserve(weights.size());
+  for (const Weight& weight : weights) infos.push_back(weight_info(weight));
+  for (const auto& [bytes, integers] : find_packed_integers(weights)) {
+    std::swap(infos[bytes], infos[integers]);
+    std::swap(infos[bytes].name, infos[integers].name);
+    std::swap(infos[bytes].storage, infos[integers].storage);
+  }
+  return infos;
 }
 
 namespace {

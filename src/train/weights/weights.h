@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_WEIGHTS_H_
 #define ONNXGRAD_TRAIN_WEIGHTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -46,6 +47,17 @@ std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry
 
 /// True for a matrix of integers of 8 bits or fewer, which carry no gradient, instead of a weight.
 bool is_quantized(const WeightInfo& weight);
+
+/// Bytes of the file that nothing reads, and the constant with the same bytes that a layer reads in
+/// their place as integers: places among the weights. MatMulNBits is defined so.
+struct PackedIntegers {
+  std::size_t bytes = 0;
+  std::size_t integers = 0;
+};
+std::vector<PackedIntegers> find_packed_integers(std::span<const Weight> weights);
+
+/// Describes all weights for users; such integers have the name of their bytes.
+std::vector<WeightInfo> weight_infos(std::span<const Weight> weights);
 
 /// Describes such a matrix as trained: see train/quantization/float_weights.h.
 void mark_as_rounded(WeightInfo& weight);

@@ -42,14 +42,19 @@ class Stream(NamedTuple):
     """One long row of tokens [M], in memory or in files, without or with separators."""
 
     ids: Ids | Joined
+    where: str = "data"
+
+    def take(self, first: int, end: int) -> Ids:
+        """Return some tokens as int64; only their part of a file is read."""
+        return _as_int64(self.ids[first:end], self.where)
 
 
 class Joined:
-    """Rows of tokens one after another, of which slices are read."""
+    """Streams one after another, of which slices are read."""
 
-    def __init__(self, parts: Sequence[Ids | Joined]) -> None:
+    def __init__(self, parts: Sequence[Stream]) -> None:
         self._parts = parts
-        self._ends = np.cumsum([len(part) for part in parts])
+        self._ends = np.cumsum([len(part.ids) for part in parts])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -59,10 +64,10 @@ class Joined:
         found = []
         for number in range(int(np.searchsorted(self._ends, first, "right")), len(self._parts)):
             part, last = self._parts[number], int(self._ends[number])
-            begin = last - len(part)
+            begin = last - len(part.ids)
             if begin >= end:
                 break
-            found.append(part[max(first - begin, 0) : end - begin])
+            found.append(part.take(max(first - begin, 0), end - begin))
         return np.concatenate(found)
 
 
@@ -104,14 +109,15 @@ def _document(ids: Ids, source: Ids | None = None) -> Document:
 def _joined(parts: list[Stream | list[Document]]) -> Stream | list[Document]:
     if len(parts) == 1:
         return parts[0]
-    streams = [part.ids for part in parts if isinstance(part, Stream)]
+    streams = [part for part in parts if isinstance(part, Stream)]
     if len(streams) == len(parts):
         return Stream(Joined(streams))
     found: list[Document] = []
     for part in parts:
-        found += (
-            [_document(np.asarray(part.ids[:], np.int64))] if isinstance(part, Stream) else part
-        )
+        if isinstance(part, Stream):
+            found.append(_document(part.take(0, len(part.ids))))
+        else:
+            found += part
     return found
 
 
@@ -152,12 +158,12 @@ def _read(
 ) -> Stream | list[Document]:
     suffix = Path(path).suffix.lower()
     if suffix == ".bin":
-        return Stream(_mapped(path, dtype))
+        return Stream(_mapped(path, dtype), path)
     if suffix == ".npy":
         return _of_array(path)
     if suffix in (".txt", ".text"):
         ids = _encoded(_text_file(path), tokenizer, path)
-        return Stream(ids)
+        return Stream(ids, path)
     found = []
     for where, record in records_of(path):
         found.append(_of_record(record, where, tokenizer, columns, answers_only))
@@ -201,8 +207,8 @@ def _of_array(path: str) -> Stream | list[Document]:
             "fit('X.npy', 'y.npy').",
         )
     if array.ndim == 1:
-        return Stream(array)
-    return [_document(np.asarray(row, np.int64)) for row in array]
+        return Stream(array, path)
+    return [_document(_as_int64(row, f"{path}: row {i}")) for i, row in enumerate(array)]
 
 
 def _text_file(path: str) -> str:
@@ -421,7 +427,19 @@ def _ids(value: Any, where: str, tokenizer: Tokenizer | None) -> Ids:
         )
     if array.size and (int(array.min()) < 0 or int(array.max()) > _MOST):
         wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
-        raise DataError(
-            what=f"{where}: {wrong} is no token", hint="Tokens are whole numbers from 0 on."
-        )
+        raise _no_token(wrong, where)
     return array.astype(np.int64)
+
+
+def _as_int64(ids: Ids, where: str) -> Ids:
+    """Return whole numbers as int64; larger ones of uint64 would become negative."""
+    if ids.dtype == np.uint64 and ids.size and int(ids.max()) > _MOST:
+        raise _no_token(int(ids.max()), where)
+    return np.asarray(ids, np.int64)
+
+
+def _no_token(number: int, where: str) -> DataError:
+    return DataError(
+        what=f"{where}: {number} is no token",
+        hint=f"Tokens are whole numbers from 0 to {_MOST}.",
+    )

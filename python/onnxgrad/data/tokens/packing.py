@@ -127,18 +127,18 @@ class StreamRows:
 
     def __init__(self, stream: Stream, length: int, separator: int | None) -> None:
         self.length = length
-        self._ids = stream.ids
+        self._stream = stream
         self._separator = separator
 
     def __len__(self) -> int:
-        return len(self._ids) // self.length
+        return len(self._stream.ids) // self.length
 
     def take(self, numbers: Sequence[int]) -> Rows:
         """Return rows; only their part of a file is read."""
         width = self.length
         ids = np.empty((len(numbers), width), np.int64)
         for row, number in enumerate(numbers):
-            ids[row] = self._ids[number * width : (number + 1) * width]
+            ids[row] = self._stream.take(number * width, (number + 1) * width)
         labels = ids.copy()
         segments = np.zeros_like(ids)
         labels[:, 0] = IGNORED
