@@ -8,6 +8,7 @@ As a program, this file is the script that several workers run.
 
 import json
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,9 +20,11 @@ import onnxgrad as og
 from forking import run_module
 from onnxgrad.sklearn.base import _SEEDS
 from pairwise import pairwise
+from support import BUILD
 from test_quantized_base import batch, network
 
 EPOCHS = 3
+PROGRAM = BUILD / "tests/onnxgrad_fine_tuning"
 QUANTIZED = {
     "float": {},
     "int4": {"base": "int4"},
@@ -46,7 +49,7 @@ ROWS = pairwise(
         "accumulate": [1, 2],
         "workers": [1, 2],
         "checkpoint": [False, True],
-        "entry": ["python", "command", "estimator"],
+        "entry": ["python", "command", "estimator", "c++"],
     },
     is_valid,
 )
@@ -141,6 +144,34 @@ def run_command(folder, row):
         assert done.returncode == 0, done.stderr
 
 
+def run_program(folder, row):
+    """Train with the C++ interface."""
+    x, y = batch(64)
+    np.savez(folder / "rows.npz", x=x, label=y)
+    onnx.save(network(), folder / "model.onnx")
+    adapter, _, text = row["adapter"].partition(":")
+    options = {"adapter": adapter, "precision": row["precision"], "accumulate": row["accumulate"]}
+    options |= dict([text.split("=")] if text else [])
+    options["batch"] = 16 // row["accumulate"]
+    if base := QUANTIZED[row["quantized"]].get("base"):
+        options["base"], _, size = base.partition(":block_size=")
+        options |= {"block_size": size} if size else {}
+    if row["quantized"] == "activations":
+        options["quantize"] = "int8"
+    if row["checkpoint"]:
+        options["checkpoint"] = folder / "states"
+    files = [folder / "model.onnx", folder / "rows.npz", folder / "trained.onnx"]
+    command = [PROGRAM, *files, EPOCHS, *(f"{name}={value}" for name, value in options.items())]
+    if row["workers"] == 2:
+        done = run_module("onnxgrad", "launch", "-n", "2", "--transport", "tcp", *command)
+    else:
+        done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+RUNS = {"python": run_script, "command": run_command, "c++": run_program}
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(str(x)[:5] for x in row.values()))
 def test_each_learns_what_a_plain_run_learns(row, tmp_path):
     (before, first), (wanted, last) = reference(row)
@@ -153,7 +184,9 @@ def test_each_learns_what_a_plain_run_learns(row, tmp_path):
         ).fit(x, y)  # fmt: skip
         model = estimator.to_onnx()
     else:
-        (run_script if row["entry"] == "python" else run_command)(tmp_path, row)
+        if row["entry"] == "c++" and not PROGRAM.exists():
+            pytest.skip("the program is built with the C++ tests, which this build lacks")
+        RUNS[row["entry"]](tmp_path, row)
         model = onnx.load(tmp_path / "trained.onnx")
     (got,) = og.InferenceSession(model).run(None, {"x": x})
     error, moved = got - wanted, wanted - before
