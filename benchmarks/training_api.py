@@ -1,11 +1,11 @@
 """Times a step of onnxruntime-training's Module and Optimizer on small models.
 
-    benchmarks/training_api.py                                   onnxgrad's
-    benchmarks/training_api.py --onnxruntime-training PYTHON     beside onnxruntime-training 1.19.2's
+    benchmarks/training_api.py                                  onnxgrad's
+    benchmarks/training_api.py --onnxruntime-training PYTHON    beside onnxruntime-training's
 
-PYTHON is that of the environment `venv-ort` of benchmarks/peers. A step is a call of the module
-with NumPy arrays, `Optimizer.step` and `lazy_reset_grad`, of AdamW on one thread. The two take
-turns; the median of the rounds is printed.
+PYTHON has version 1.19.2: that of the environment `venv-ort` of benchmarks/peers. A step is a call
+of the module with NumPy arrays, `Optimizer.step` and `lazy_reset_grad`, of AdamW on one thread. The
+two take turns; the median of the rounds is printed.
 """
 
 from __future__ import annotations

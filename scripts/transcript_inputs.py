@@ -70,8 +70,37 @@ def two_layers(width: int, classes: int) -> onnx.ModelProto:
     return network(text.replace("CLASSES", str(classes)), shapes, 0)
 
 
+def shared_bias() -> onnx.ModelProto:
+    """Return a perceptron whose exporter wrote two biases, which are zeros, as one tensor."""
+    text = """g (float[N, 1, 8, 8] image) => (float[N, 10] scores) {
+      a = Flatten (image)
+      b = Gemm (a, dense1, zeros)
+      c = Relu (b)
+      d = Gemm (c, dense2, zeros)
+      e = Relu (d)
+      scores = Gemm (e, dense3, bias)
+    }"""
+    shapes: dict[str, tuple[int, ...]] = {
+        "dense1": (64, 32), "zeros": (32,), "dense2": (32, 32), "dense3": (32, 10), "bias": (10,),
+    }  # fmt: skip
+    return network(text, shapes, 0)
+
+
+def write_preferences(folder: Path) -> None:
+    """Write verses as answers that are preferred to their letters in reverse."""
+    text = (folder / "sonnets.txt").read_text(encoding="utf-8")
+    verses = [line for line in text.splitlines() if len(line) > 30][:24]
+    pairs = (
+        {"prompt": verse[:12], "chosen": verse[12:40], "rejected": verse[12:40][::-1]}
+        for verse in verses
+    )
+    lines = "".join(f"{json.dumps(pair)}\n" for pair in pairs)
+    (folder / "preferences.jsonl").write_text(lines, encoding="utf-8")
+
+
 def write_fine_tuning(folder: Path) -> None:
     """Write the networks, digits, texts and pairs of the section on fine-tuning."""
+    onnx.save(shared_bias(), folder / "shared.onnx")
     for name, width, classes in (("cnn", 8, 5), ("big", 16, 10), ("small", 2, 10)):
         onnx.save(two_layers(width, classes), folder / f"{name}.onnx")
     image, digit = digits()
@@ -84,6 +113,7 @@ def write_fine_tuning(folder: Path) -> None:
     np.savez(folder / "test.npz", image=image[1200:], digit=digit[1200:])
     for name in ("decoder.onnx", "sonnets.txt"):
         shutil.copy(_EXAMPLES / "language" / name, folder)
+    write_preferences(folder)
 
     sys.path.insert(0, str(_EXAMPLES / "sentences"))
     import train as sentences
