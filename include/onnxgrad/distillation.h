@@ -31,7 +31,9 @@ struct ValueMatch {
 
 struct DistillationOptions {
   enum class Outputs : std::uint8_t {
-    kAuto,          ///< the loss of the student decides: classes kDivergence, numbers kSquaredError
+    /// The loss of the student decides: classes kDivergence, numbers kSquaredError. Of several
+    /// plain columns a Trainer's first labels decide.
+    kAuto,
     kDivergence,    ///< KL divergence of softmax(s / T) from softmax(t / T), times T^2
     kSquaredError,  ///< of scores, or of values
     kNone,

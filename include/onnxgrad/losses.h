@@ -196,6 +196,9 @@ struct Loss {
   /// of the model itself. Such a loss is applied to exactly `output`.
   std::string target_value = {};
   std::shared_ptr<const TeacherGraph> teacher = {};  ///< made by distill()
+  /// The function instead, once labels have shown that `output` has a column for each class: an
+  /// automatic loss on several plain columns waits for them. Set by distill().
+  std::optional<Distillation> of_classes = {};
   /// Losses with a `target_value`, added with their factors; the rest as for `others`.
   std::vector<Loss> matches = {};
   /// Initial values of weights that are trained with the model and belong to the loss: they are

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/philox.h"
 #include "onnxgrad/option_error.h"
+#include "train/data/targets.h"
 #include "train/graphs/attention_maps.h"
 #include "train/graphs/teacher.h"
 #include "train/graphs/training_mode.h"
@@ -149,7 +150,17 @@ class Matcher {
                              holds<SoftmaxCrossEntropy>(function) || holds<KlDivergence>(function);
     const bool divides = options_.outputs == Outputs::kDivergence ||
                          (options_.outputs == Outputs::kAuto && are_classes);
-    if (!divides) return add(SquaredError{}, student.scores, teacher.scores, 1);
+    const bool teaches_probabilities =
+        holds<NegativeLogLikelihood>(teacher.function) || holds<LogLoss>(teacher.function);
+    const Distillation divergence{.temperature = options_.temperature,
+                                  .probabilities = teaches_probabilities,
+                                  .binary = is_binary};
+    if (!divides) {
+      add(SquaredError{}, student.scores, teacher.scores, 1);
+      const bool waits = options_.outputs == Outputs::kAuto && train::has_plain_columns(student);
+      if (waits) matches_.back().of_classes = divergence;
+      return;
+    }
     if (has_probabilities) {
       throw ModelError({.what = "'" + student.scores +
                                 "' of the student has probabilities, and no "
@@ -157,12 +168,7 @@ class Matcher {
                         .where = {.value = student.scores},
                         .hint = "Apply the loss to the scores, or learn numbers: outputs='mse'."});
     }
-    const bool teaches_probabilities =
-        holds<NegativeLogLikelihood>(teacher.function) || holds<LogLoss>(teacher.function);
-    add(Distillation{.temperature = options_.temperature,
-                     .probabilities = teaches_probabilities,
-                     .binary = is_binary},
-        student.scores, teacher.scores, 1);
+    add(divergence, student.scores, teacher.scores, 1);
     const ir::Value* scores = mine().find(student.scores);
     if (scores != nullptr && scores->type.has_rank() && scores->type.rank() > 2) {
       const bool is_settled = student.class_axis && !student.is_class_axis_open;

@@ -112,6 +112,42 @@ def rows(count=12, seed=0):
     return rng.normal(size=(count, 3, 4)).astype(np.float32), rng.integers(0, 3, count)
 
 
+def log_softmax(scores):
+    return scores - np.log(np.exp(scores).sum(1, keepdims=True))
+
+
+@pytest.mark.parametrize("adapter", [{}, {"lora": {"rank": 2, "targets": "linear"}}])
+def test_first_labels_say_what_plain_columns_are(adapter, tmp_path):
+    """Columns are compared with the teacher's as the task compares them with its labels."""
+    student, teacher = mlp_proto([4, 5, 3], seed=1), mlp_proto([4, 8, 3], seed=2)
+    x, y = rows()
+    x = x[:, 0]
+    numbers = np.random.default_rng(1).normal(size=(12, 3)).astype(np.float32)
+    s, t = (
+        ort.InferenceSession(model.SerializeToString()).run(None, {"X": x})[0].astype(np.float64)
+        for model in (student, teacher)
+    )
+    kl = (np.exp(log_softmax(t / 2)) * (log_softmax(t / 2) - log_softmax(s / 2))).sum(1).mean()
+    wanted = {
+        "classes": (y, -log_softmax(s)[np.arange(12), y].mean(), 4 * kl),
+        "numbers": (numbers, ((s - numbers) ** 2).mean(), ((s - t) ** 2).mean()),
+    }
+    for name, (targets, own, taught) in wanted.items():
+        options = {"teacher": teacher, "distill": {"alpha": 0.25}, "seed": 3, **adapter}
+        fit = {"batch_size": 12, "verbose": 0}
+        whole = og.Trainer(student, optimizer="adam", lr=0.1, **options)
+        whole.fit(x, targets, epochs=4, **fit)
+        loss = 0.75 * own + 0.25 * taught
+        assert whole.history["train_loss"][0] == pytest.approx(loss, rel=1e-5), name
+        states = tmp_path / name
+        checkpoints = og.callbacks.Checkpoint(states)
+        parts = [og.Trainer(student, optimizer="adam", lr=0.1, **options) for _ in range(2)]
+        parts[0].fit(x, targets, epochs=2, callbacks=checkpoints, **fit)
+        parts[1].fit(x, targets, epochs=4, resume=states, **fit)
+        for a, b in zip(whole.get_weights(), parts[1].get_weights(), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 # Names of what is compared -> its options.
 MATCHED = {
     "outputs": {},

@@ -94,6 +94,13 @@ void take_columns_as_scores(Session& session, const LabelForms& forms) {
     }
     loss.one_hot_targets = forms[i].one_hot;
     if (forms[i].one_hot) loss.class_axis = forms[i].class_axis;
+    for (Loss& match : scores.matches) {
+      if (!match.of_classes || match.output != info.scores) continue;
+      match.function = *match.of_classes;
+      const ir::Value* value = session.source().working->graph->find(match.output);
+      if (value != nullptr && value->type.has_rank() && value->type.rank() > 2)
+        match.class_axis = -1;
+    }
   });
   if (is_any) session.ask_loss(std::move(scores));
 }
