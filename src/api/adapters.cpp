@@ -427,6 +427,27 @@ NamedTensors adapter_state(const Model& model, std::string_view name) {
   return state;
 }
 
+namespace {
+
+// Sets weights that were trained, or kept, beside an adapter, by their names in the program.
+Model with_full_weights(const Model& model, const NamedTensors& full) {
+  if (full.empty()) return model;
+  try {
+    return load_state_dict(model, full, /*strict=*/false).model;
+  } catch (const ModelError& error) {
+    Problem problem = error.problem();
+    constexpr std::string_view kBegin = "load_state_dict: ";
+    if (problem.what.starts_with(kBegin)) problem.what.erase(0, kBegin.size());
+    problem.what = "weights beside the adapter do not fit the model: " + problem.what;
+    problem.hint =
+        "If they are a head for other classes, give the model one for as many first: "
+        "replace_head(), or 'onnxgrad convert --new-head N --load-adapter FOLDER'.";
+    throw ModelError(std::move(problem));
+  }
+}
+
+}  // namespace
+
 Model set_adapter_state(const Model& model, const NamedTensors& tensors, std::string_view name) {
   const auto record = train::read_adapters(*model.impl().file.model);
   const train::RecordedAdapter& adapter = find_adapter(record, name);
@@ -448,7 +469,7 @@ Model set_adapter_state(const Model& model, const NamedTensors& tensors, std::st
   }
   given.expect_all_taken();
   const Model changed = api::with_weights(model, weights);
-  return full.empty() ? changed : load_state_dict(changed, full, /*strict=*/false).model;
+  return with_full_weights(changed, full);
 }
 
 void save_adapter(const Model& model, const std::string& folder, std::string_view name) {
@@ -490,8 +511,7 @@ Model load_adapter(const Model& model, const std::string& folder, std::string_vi
   for (const auto& [module, form] : given.layers) forms[nearest_module(module, names)] = form;
   Model changed =
       set_adapter_state(Model(with_adapter(model, given.options, forms)), given.tensors, name);
-  if (given.frozen.empty()) return changed;
-  return load_state_dict(changed, given.frozen, /*strict=*/false).model;
+  return with_full_weights(changed, given.frozen);
 }
 
 Model adapters_as_inputs(const Model& model) {

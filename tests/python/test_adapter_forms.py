@@ -7,6 +7,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import command_line
 import onnxgrad as og
 from adapted_models import GPT, assert_near, disturbed, run
 
@@ -69,6 +70,26 @@ def test_files_of_factors_on_one_score(tmp_path):
         og.adapters.save(table, tmp_path)
 
 
+def test_an_adapter_with_another_head(tmp_path):
+    """A head that was trained beside it needs a model that has one of its width."""
+    model = parsed("g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w) y = MatMul(h, v) }",
+                   w=normal(4, 6), v=normal(6, 3, seed=1))  # fmt: skip
+    onnx.save(model, tmp_path / "model.onnx")
+    x = normal(12, 4, seed=2)
+    trainer = og.Trainer(model, "cross_entropy", new_head=5, lora={"rank": 1, "targets": "w"})
+    trainer.fit(x, np.arange(12) % 5, epochs=2, verbose=0)
+    trainer.save_adapter(tmp_path / "adapter")
+    trainer.merge(tmp_path / "merged.onnx")
+    message = r"v: \[6, 5\] was given, the model has \[6, 3\](.|\n)*--new-head"
+    with pytest.raises(og.ModelError, match=message):
+        og.adapters.load(model, tmp_path / "adapter")
+    files = ("--load-adapter", tmp_path / "adapter", "-o", tmp_path / "again.onnx")
+    _, error = command_line.run("convert", tmp_path / "model.onnx", *files, "--merge", status=3)
+    assert "load_state_dict" not in error
+    command_line.run("convert", tmp_path / "model.onnx", *files, "--merge", "--new-head", 5)
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "merged.onnx").read_bytes()
+
+
 def test_a_tied_table_in_the_files(tmp_path):
     table = normal(11, 6)
     text = """g (int64[N, T] x) => (float[N, T, 11] y) {
@@ -86,6 +107,32 @@ def test_a_tied_table_in_the_files(tmp_path):
     file.write_text(json.dumps(config))
     with pytest.raises(og.ModelError, match="'table' of the adapter is a copy"):
         og.adapters.load(model, tmp_path)
+
+
+@pytest.mark.parametrize("full", ["table", "head"])
+def test_a_folded_copy_of_the_table_is_trained_beside_an_adapter(full, tmp_path):
+    """As the file that transposes the table itself is, by either name."""
+    table, w = normal(11, 6), normal(6, 6, seed=1)
+    text = """g (int64[N, T] x) => (float[N, T, 11] y) {
+      e = Gather(table, x) h = MatMul(e, w) t = Tanh(h) %s
+    }"""
+    written = parsed(text % "u = Transpose(table) y = MatMul(t, u)", table=table, w=w)
+    folded = parsed(text % "y = MatMul(t, head)", table=table, w=w, head=table.T.copy())
+    x = np.random.default_rng(0).integers(0, 11, (12, 5))
+    trained = []
+    for model, name in ((written, "table"), (folded, full)):
+        lora = {"targets": "w", "rank": 2, "full": name}
+        trainer = og.Trainer(model, "causal_lm", "adam", lr=0.05, seed=1, lora=lora)
+        trainer.fit(x, epochs=3, verbose=0)
+        trained.append({name: value.copy() for name, value in trainer.session.weights.items()})
+    assert_near([trained[1]["table"]], [trained[0]["table"]], 1e-5)
+    assert np.abs(trained[1]["table"] - table).max() > 0.1
+    changed = trainer.trained_model()
+    arrays = {one.name: onnx.numpy_helper.to_array(one) for one in changed.graph.initializer}
+    np.testing.assert_array_equal(arrays["head"], arrays["table"].T)
+    trainer.save_adapter(tmp_path)
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["ensure_weight_tying"]
+    assert_near(run(og.adapters.load(folded, tmp_path), {"x": x}), run(changed, {"x": x}), 1e-6)
 
 
 def test_weights_that_are_inputs_take_adapters():

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from onnxgrad import _core
+from onnxgrad.base.heads import with_head
 from onnxgrad.base.models import to_core_model
 from onnxgrad.base.quantized_weights import with_base
 from onnxgrad.cli import derivatives
@@ -33,6 +34,15 @@ def convert(
             "for training has in training mode.",
         ),
     ] = False,
+    new_head: Annotated[
+        int | None,
+        typer.Option(
+            "--new-head",
+            metavar="N",
+            help="Replace the last layer first, by one for this number of classes, as train did "
+            "for the adapter.",
+        ),
+    ] = None,
     load_adapter: Annotated[
         str | None,
         typer.Option(
@@ -59,16 +69,19 @@ def convert(
     ] = False,
 ) -> None:
     """Write a model with an open batch dimension, in inference mode, packed, or with an adapter."""
-    if not (open_batch or inference or load_adapter or merge or quantize or dequantize):
+    asked = (open_batch, inference, new_head, load_adapter, merge, quantize, dequantize)
+    if not any(one not in (None, False) for one in asked):
         raise OptionError(
             what="convert has nothing to do",
             value="convert",
-            hint="Give --open-batch, --inference, --load-adapter, --merge, --quantize-weights or "
-            "--dequantize-weights.",
+            hint="Give --open-batch, --inference, --new-head, --load-adapter, --merge, "
+            "--quantize-weights or --dequantize-weights.",
         )
     derivatives.load_all(operators)
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
     result = to_core_model(model)
+    if new_head is not None:
+        result = with_head(result, new_head)
     if load_adapter:
         result = _core.load_adapter(result, load_adapter, "default")
     if dequantize:

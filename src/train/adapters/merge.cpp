@@ -43,7 +43,7 @@ class MergedWeight {
            .where = {.value = name_},
            .hint = "Save the model with its adapters, and then make its weights float ones as they "
                    "are merged: 'onnxgrad convert saved.onnx --dequantize-weights --merge', in "
-                   "Python merge(dequantize=True), in C++ dequantize_weights() before."});
+                   "Python 'merge(dequantize=True)', in C++ dequantize_weights() before."});
     }
     numbers_ = stored.to_doubles();
   }

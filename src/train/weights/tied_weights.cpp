@@ -45,6 +45,7 @@ bool is_transposition(const Tensor& a, const Tensor& b) {
 struct Matrix {
   Value* value = nullptr;
   std::optional<ir::WeightAlias> alias = {};
+  bool is_trained = false;
   const Tensor& numbers() const { return value->initializer; }
 };
 
@@ -87,9 +88,12 @@ std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
   for (const Weight& weight : find_weights(working, builtin_ops())) {
     const Tensor& numbers = weight.value->initializer;
     const bool is_whole = weight.value->origin == nullptr || weight.value->origin->index.empty();
+    const bool is_parameter = weight.trainable || weight.is_under_adapter;
     const bool is_matrix =
-        weight.trainable && is_whole && numbers.dims().rank() == 2 && numbers.num_elements() > 1;
-    if (is_matrix) groups[key_of(numbers)].push_back({weight.value, ir::find_alias(*weight.value)});
+        is_parameter && is_whole && numbers.dims().rank() == 2 && numbers.num_elements() > 1;
+    if (!is_matrix) continue;
+    groups[key_of(numbers)].push_back(
+        {weight.value, ir::find_alias(*weight.value), weight.trainable});
   }
   std::vector<TiedWeight> tied;
   for (auto& [key, matrices] : groups) {
@@ -102,6 +106,7 @@ std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
       if (!has_own_values(matrix.numbers())) continue;
       bool is_transposed = false;
       const auto main = std::ranges::find_if(mains, [&](const Matrix& other) {
+        if (!other.is_trained && !matrix.is_trained) return false;
         is_transposed = !other.numbers().equals(matrix.numbers());
         if (!is_transposed) return is_one_parameter(other, matrix);
         return !are_different_parameters(other, matrix) &&

@@ -21,8 +21,9 @@ struct TiedWeight {
   bool is_transposed = false;
 };
 
-/// Pairs of matrices, both trained by default, of one dtype, with equal elements (see
-/// has_own_values: elements that any new network has are no evidence), where
+/// Pairs of matrices of one dtype, both trained by default, or one beside adapters that freeze the
+/// other, with equal elements (see has_own_values: elements that any new network has are no
+/// evidence), where
 /// - one is the transposition of the other, unless the metadata of their nodes name two parameters;
 /// - or both have aliases for the same parameter.
 /// `main` of a pair is no `copy` of another.

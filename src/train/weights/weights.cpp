@@ -299,8 +299,15 @@ void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
   if (!has_adapters(model)) return;
   const std::vector<std::string> names = trained_names(read_adapters(model));
   const std::unordered_set<std::string_view> trained(names.begin(), names.end());
+  const auto is_trained = [&trained](const ir::Value& value) {
+    if (trained.contains(value.name)) return true;
+    // A tied weight has the names of its copies.
+    const std::vector<std::string> aliases = names_for_patterns(value).aliases;
+    return std::ranges::any_of(aliases,
+                               [&](const std::string& one) { return trained.contains(one); });
+  };
   for (Weight& weight : weights) {
-    if (trained.contains(weight.value->name)) {
+    if (is_trained(*weight.value)) {
       weight.trainable = is_floating(weight.value->initializer.dtype());
       if (weight.trainable) weight.reason.clear();
     } else if (weight.trainable) {
