@@ -268,3 +268,13 @@ def test_the_decoder_of_the_example_is_exported_again(tmp_path):
     ids = np.arange(20).reshape(2, 10)
     losses = [og.Trainer(file, "causal_lm").evaluate(ids).loss for file in (path, DECODER)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_resumed_run_has_its_batches_of_pairs(tmp_path):
+    data, whole, part = pairs_file(tmp_path / "pairs.jsonl"), tmp_path / "whole", tmp_path / "part"
+    command = ["train", GPT, "--loss", "dpo", "--data", data, "--batch-size", 5]
+    run(*command, "--epochs", 3, "--run-dir", whole)
+    run(*command, "--epochs", 1, "--run-dir", part)
+    assert "batch_size = 5" in (part / "config.toml").read_text()
+    run("train", "--resume", part, "--epochs", 3)
+    assert (part / "last.onnx").read_bytes() == (whole / "last.onnx").read_bytes()

@@ -43,12 +43,15 @@ class TrainData(NamedTuple):
     class_weight : dict, "balanced" or None
     is_streamed : bool
         Whether the files are read in chunks.
+    has_batches : bool
+        Whether the rows come in batches, whose size the source was given.
     """
 
     rows: Rows
     validation: Any
     class_weight: ClassWeight | None
     is_streamed: bool
+    has_batches: bool = False
 
     @property
     def num_rows(self) -> int | None:
@@ -102,9 +105,9 @@ def takes_tokens(options: SimpleNamespace) -> bool:
 
 def _open_tokens(options: SimpleNamespace) -> TrainData:
     source: Tokens | Preferences
-    if options.loss.partition(":")[0] == "dpo":
+    is_of_pairs = options.loss.partition(":")[0] == "dpo"
+    if is_of_pairs:
         size = {} if options.batch_size is None else {"batch_size": options.batch_size}
-        options.batch_size = None  # that of the source, in pairs
         source = Preferences(
             options.data, options.sequence_length, tokenizer=options.tokenizer, **size
         )
@@ -118,7 +121,7 @@ def _open_tokens(options: SimpleNamespace) -> TrainData:
     validation: Any = _fraction(options.validation)
     if options.validation is not None and validation is None:
         validation = source.like(options.validation)
-    return TrainData((source, None, None), validation, None, is_streamed=True)
+    return TrainData((source, None, None), validation, None, True, has_batches=is_of_pairs)
 
 
 def open_rows(

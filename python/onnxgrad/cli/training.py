@@ -388,7 +388,8 @@ def _optimizer(options: SimpleNamespace) -> Optimizer | None:
 
 def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str:
     """Set the learning rate that a short trial suggests, and return it as a string."""
-    rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
+    size = None if data.has_batches else options.batch_size
+    rate = trainer.lr_find(*data.rows, batch_size=size).suggestion
     if rate is None:
         raise errors.OptionError(
             what="--lr auto: the loss does not fall clearly at any rate between 1e-7 and 10",
@@ -421,6 +422,9 @@ def _folder(options: SimpleNamespace) -> RunFolder | None:
 def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
     """Return the options of `Trainer.fit`, except those for output files."""
     names = [name for text in options.metrics or () for name in text.split(",")]
+    given = {name: getattr(options, name) for name in FIT_OPTIONS}
+    if data.has_batches:
+        given["batch_size"] = None
     return {
         "class_weight": data.class_weight,
         "validation": data.validation,
@@ -428,7 +432,7 @@ def _fit_options(options: SimpleNamespace, data: TrainData) -> dict[str, Any]:
         "augment": options.augment or (),
         "row_weights": options.row_weight_values,
         "early_stopping": _early_stopping(options),
-        **{name: getattr(options, name) for name in FIT_OPTIONS},
+        **given,
     }
 
 
