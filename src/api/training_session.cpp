@@ -96,7 +96,7 @@ const std::vector<SeparatedWeight>& TrainingSession::separated_weights() const {
 std::string TrainingSession::weights_line() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return train::weights_line(*impl_->session.source().working, impl_->session.graph(),
-                             impl_->session.options()) +
+                             impl_->session.options(), impl_->model.weights()) +
          train::separation_line(separated_weights()) +
          (is_of_file() ? "" : train::tie_line(impl_->model.impl().tied()));
 }

@@ -206,6 +206,20 @@ def test_tokens_beyond_int64_are_shown_as_they_are(shape, tmp_path):
 # ---------------------------------------------------------------------------------- quantization
 
 
+@pytest.mark.parametrize("layer", ["y = Gemm(x, w, b)", "h = MatMul(x, w) y = Add(h, b)"])
+def test_a_quantized_layer_trains_what_the_layer_does(layer):
+    """Numbers that could be those of a formula are a bias, as in the float model."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[N, 3] x) => (float[N, 4] y)'
+        "<float[4] b = {1, 2, 3, 4}> { " + layer + " }"
+    )
+    weight = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    session = og.TrainingSession(og.quantize(model, X, "int8"), "cross_entropy")
+    line = "trains 4 of 5 weights; not trained: 'b_scale' (a scale of quantized numbers)"
+    assert session.weights_line == line
+
+
 def test_a_line_says_what_was_quantized(capsys):
     rows = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
     trainer = og.Trainer(WIDE, quantize="int8")
@@ -227,6 +241,10 @@ def test_a_line_says_what_was_quantized(capsys):
     assert packed.weight_readers[packed.weights.index(weight)] == 1
     line = og.Trainer(WIDE, lora=2, base="int4").session.quantization_line
     assert line == "quantized: 1 weight ('W0_Q4') as int4, frozen"
+    both = og.Trainer(og.quantize_weights(WIDE, "int4"), quantize="int8")
+    both.fit(rows, y, epochs=1, verbose=0)
+    line = "quantized: 1 weight ('W1') as int8 (1 more as in the file), scales by channel"
+    assert both.session.quantization_line.startswith(line)
 
 
 def test_the_command_line_names_both_files(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from onnxgrad import _core
 from onnxgrad.base.heads import with_head
 from onnxgrad.base.quantized_weights import base_text, with_base
-from onnxgrad.base.values import weight_infos
+from onnxgrad.base.values import WeightInfo, weight_infos
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
@@ -102,14 +102,24 @@ def quantization_line(model: _core.Model, given: Mapping[str, Any]) -> str:
     """Return what `quantize` or `base` made integers of, in one line; empty without them."""
     if given["quantize"] is None and given["base"] is None:
         return ""
-    names = [weight.name for weight in weight_infos(model.weights) if weight.is_quantized]
-    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-    weights = f"quantized: {len(names)} weight{'s' * (len(names) != 1)} ({shown or 'none'})"
+    quantized = [weight for weight in weight_infos(model.weights) if weight.is_quantized]
     if given["quantize"] is None:
-        return f"{weights} as {base_text(given['base']) or 'packed'}, frozen"
+        return f"{_count_text(quantized)} as {base_text(given['base']) or 'packed'}, frozen"
     described = _quantization(given)
+    own = [weight for weight in quantized if weight.dtype == described.weights]
+    others = len(quantized) - len(own)
+    stays = f" ({others} more as in the file)" if others else ""
     ranges = f"ranges by {described.calibration}" if described.needs_rows else "float"
-    return f"{weights} as {described.weights}, scales by {described.scales}; activations: {ranges}"
+    return (
+        f"{_count_text(own)} as {described.weights}{stays}, scales by {described.scales}; "
+        f"activations: {ranges}"
+    )
+
+
+def _count_text(weights: Sequence[WeightInfo]) -> str:
+    names = [weight.name for weight in weights]
+    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    return f"quantized: {len(names)} weight{'s' * (len(names) != 1)} ({shown or 'none'})"
 
 
 def check_adapter_is_trained(

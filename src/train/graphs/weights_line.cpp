@@ -130,8 +130,20 @@ std::string tie_line(std::span<const TiedWeight> tied) {
   return line;
 }
 
+namespace {
+
+// The reason for which a weight is not trained; scales of biases, which are computed again, have
+// readers in the file alone.
+const std::string& reason_of(const WeightInfo& weight, std::span<const WeightInfo> in_file) {
+  if (!weight.op_type.empty()) return weight.reason;
+  const auto found = std::ranges::find(in_file, weight.name, &WeightInfo::name);
+  return found == in_file.end() || found->op_type.empty() ? weight.reason : found->reason;
+}
+
+}  // namespace
+
 std::string weights_line(const ir::Model& working, const StepGraph& step,
-                         const TrainingOptions& options) {
+                         const TrainingOptions& options, std::span<const WeightInfo> in_file) {
   std::unordered_set<std::string> trained;
   std::unordered_set<std::string> statistics;
   for (const WeightInfo& weight : step.weights) trained.insert(weight.name);
@@ -159,7 +171,7 @@ std::string weights_line(const ir::Model& working, const StepGraph& step,
     } else if (held.contains(info.name) || (is_wanted && is_matched(options.frozen, names))) {
       add_reason(reasons, "frozen", name);
     } else if (!info.trainable) {
-      add_reason(reasons, info.reason, name);
+      add_reason(reasons, reason_of(info, in_file), name);
     } else if (!options.trainable.empty()) {
       add_reason(reasons, "not named", name);
     } else {

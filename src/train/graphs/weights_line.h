@@ -12,9 +12,10 @@
 
 namespace onnxgrad::train {
 
-/// The first line of TrainingSession::weights_line. `step` was written for `working`.
+/// The first line of TrainingSession::weights_line. `step` was written for `working`. `in_file`:
+/// the weights as the file has them, for reasons of those that nothing reads in `working` any more.
 std::string weights_line(const ir::Model& working, const StepGraph& step,
-                         const TrainingOptions& options);
+                         const TrainingOptions& options, std::span<const WeightInfo> in_file = {});
 
 /// A line for each pattern that matches the bias of a layer and not its matrix, which no other of
 /// the patterns matches either, unless it is a pattern for biases ("*.bias").

@@ -63,6 +63,14 @@ bool is_quantization(const Node& node) {
          name == "QuantizedNumber" || name == "RoundedBias";
 }
 
+// The numbers that are quantized in `value`; the value itself if none are.
+const Value* before_rounding(const Value* value) {
+  while (value != nullptr && value->producer != nullptr && is_quantization(*value->producer)) {
+    value = value->producer->input(0);
+  }
+  return value;
+}
+
 bool is_floating_value(const Value* value) {
   return value != nullptr && value->type.is_tensor() && is_floating(value->type.dtype);
 }
@@ -177,7 +185,9 @@ std::vector<Reading> RoleFinder::readings(const Value* initializer) const {
       if (use.node == nullptr) continue;
       const Node& node = *use.node;
       const bool is_expression = is_constant(node.output(0));
-      const bool is_moved = moves(node, use.input);
+      // Rounded numbers are those of the parameter that the layer behind reads.
+      const bool is_rounded = use.input == 0 && is_quantization(node);
+      const bool is_moved = is_rounded || moves(node, use.input);
       if (!is_expression && (!is_moved || is_op(&node, "Concat"))) {
         found.push_back(read(use, current.value, current.keeps_numbers));
         found.back().is_operand_alone = current.is_operand_alone;
@@ -306,7 +316,7 @@ const Node* RoleFinder::layer_before(const Value* value) const {
       if (def == nullptr) return nullptr;
       const bool has_weight = std::ranges::any_of(def->weight_inputs, [&](int input) {
         const Value* weight = node->input(static_cast<std::size_t>(input));
-        return is_constant(weight) ||
+        return is_constant(before_rounding(weight)) ||
                (weight != nullptr && opdef::find_quantized_weight(weight).has_value());
       });
       return has_weight ? node : nullptr;
