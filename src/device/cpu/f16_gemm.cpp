@@ -28,13 +28,12 @@ EvenSplit split_columns(std::int64_t columns) {
   return split_evenly(ceil_div(columns, kLanes), kVnniMaxVectors);
 }
 
-/// One thread's chunk of the GEMM: the loops over its blocks.
+/// Blocks of a GEMM in the scratch of one thread.
 class F16Blocks {
  public:
   F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk)
       : plan_(plan),
         spec_(plan.spec),
-        chunk_(chunk),
         a_(static_cast<const std::uint16_t*>(operands.a)),
         b_(operands.b),
         c_(static_cast<std::byte*>(operands.c)),
@@ -48,38 +47,36 @@ class F16Blocks {
     line_ = plan.line.in(own);
   }
 
-  void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-    for (std::int64_t j = column; j < column + columns; j += plan_.block_n) {
-      j_ = j;
-      block_columns_ = std::min(plan_.block_n, column + columns - j);
-      for (k_ = 0; k_ == 0 || k_ < spec_.k; k_ += plan_.block_k) {
-        steps_ = std::min(plan_.block_k, spec_.k - k_);
-        pairs_ = ceil_div(steps_, 2);
-        if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxVnni);
-        pack_b_panels();
-        for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
-          run_rows(i, std::min(plan_.block_m, row + rows - i));
-        }
-        if (plan_.shares_b) chunk_.wait();  // before the next block of B replaces this one
-      }
-    }
+  /// Begins the block of B at [k, column], which ends before column `end`.
+  void begin_block(std::int64_t k, std::int64_t column, std::int64_t end) {
+    k_ = k;
+    steps_ = std::min(plan_.block_k, spec_.k - k);
+    pairs_ = ceil_div(steps_, 2);
+    if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxVnni);
+    j_ = column;
+    block_columns_ = std::min(plan_.block_n, end - column);
   }
 
- private:
-  // ---- B ----
-
-  void pack_b_panels() {
+  /// Packs the panels of the block of B that belong to `chunk`.
+  void pack_b_panels(const Chunk& chunk) {
     const EvenSplit b_panels = split_columns(block_columns_);
-    const std::int64_t first = plan_.shares_b ? chunk_.first(b_panels.count()) : 0;
-    const std::int64_t last = plan_.shares_b ? chunk_.last(b_panels.count()) : b_panels.count();
-    for (std::int64_t p = first; p < last; ++p) {
+    for (std::int64_t p = chunk.first(b_panels.count()); p < chunk.last(b_panels.count()); ++p) {
       const std::int64_t at = b_panels.first(p) * kLanes;
       const std::int64_t width = b_panels.size(p) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
       vnni_panel(j_ + at, count, width, vnni_panel_at(at));
     }
-    if (plan_.shares_b) chunk_.wait();
   }
+
+  /// Multiplies rows [first, last) of A by the block.
+  void multiply(std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; i += plan_.block_m) {
+      run_rows(i, std::min(plan_.block_m, last - i));
+    }
+  }
+
+ private:
+  // ---- B ----
 
   std::uint32_t* vnni_panel_at(std::int64_t column) const {
     return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
@@ -288,7 +285,6 @@ class F16Blocks {
 
   const F16Plan& plan_;
   const F16GemmSpec& spec_;
-  Chunk chunk_;
   const std::uint16_t* a_;
   const void* b_;  // bfloat16, or float32 with rounds_b
   std::byte* c_;
@@ -307,26 +303,48 @@ class F16Blocks {
 
 }  // namespace
 
+namespace {
+
+/// Calls f(k, column) for the blocks of B in columns [first, last).
+template <class F>
+void visit_blocks(const F16Plan& plan, std::int64_t first, std::int64_t last, const F& f) {
+  for (std::int64_t j = first; j < last; j += plan.block_n) {
+    for (std::int64_t k = 0; k == 0 || k < plan.spec.k; k += plan.block_k) f(k, j);
+  }
+}
+
+}  // namespace
+
 void f16_gemm::run(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const F16Plan*>(data);
   const F16GemmSpec& spec = plan.spec;
-  if (spec.threads == 1) {
-    F16Blocks(plan, operands, Chunk{}).run(0, spec.m, 0, spec.n);
+  if (plan.shares_b) {
+    const std::int64_t unit = plan.is_amx ? kLanes : 8;
+    visit_blocks(plan, 0, spec.n, [&](std::int64_t k, std::int64_t j) {
+      const auto blocks_of = [&](const Chunk& chunk) {
+        F16Blocks blocks(plan, operands, chunk);
+        blocks.begin_block(k, j, spec.n);
+        return blocks;
+      };
+      on_threads(spec.threads, [&](const Chunk& chunk) { blocks_of(chunk).pack_b_panels(chunk); });
+      on_threads(spec.threads, [&](const Chunk& chunk) {
+        const std::int64_t units = ceil_div(spec.m, unit);
+        blocks_of(chunk).multiply(std::min(chunk.first(units) * unit, spec.m),
+                                  std::min(chunk.last(units) * unit, spec.m));
+      });
+    });
     return;
   }
   on_threads(spec.threads, [&](const Chunk& chunk) {
-    if (plan.split_m) {
-      const std::int64_t unit = plan.is_amx ? kLanes : 8;
-      const std::int64_t units = ceil_div(spec.m, unit);
-      const std::int64_t first = std::min(chunk.first(units) * unit, spec.m);
-      const std::int64_t last = std::min(chunk.last(units) * unit, spec.m);
-      F16Blocks(plan, operands, chunk).run(first, last - first, 0, spec.n);
-    } else {
-      const std::int64_t units = ceil_div(spec.n, kLanes);
-      const std::int64_t first = std::min(chunk.first(units) * kLanes, spec.n);
-      const std::int64_t last = std::min(chunk.last(units) * kLanes, spec.n);
-      F16Blocks(plan, operands, chunk).run(0, spec.m, first, last - first);
-    }
+    const std::int64_t units = ceil_div(spec.n, kLanes);
+    const std::int64_t first = std::min(chunk.first(units) * kLanes, spec.n);
+    const std::int64_t last = std::min(chunk.last(units) * kLanes, spec.n);
+    F16Blocks blocks(plan, operands, chunk);
+    visit_blocks(plan, first, last, [&](std::int64_t k, std::int64_t j) {
+      blocks.begin_block(k, j, last);
+      blocks.pack_b_panels(Chunk{});
+      blocks.multiply(0, spec.m);
+    });
   });
 }
 

@@ -140,19 +140,14 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   const T* b = tile.b;
   T* packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) tile.b = packed;
-  on_threads(plan.threads, [&](const Chunk& chunk) {
-    if (plan.pack_b) {
-      const std::int64_t unit = plan.target->lanes;
-      const std::int64_t units = ceil_div(plan.k, unit);
-      const std::int64_t first = chunk.first(units) * unit;
-      const std::int64_t steps = std::min(chunk.last(units) * unit, plan.k) - first;
-      if (steps > 0) {
-        pack_b(plan, b, first, steps, 0, plan.n, packed + first * tile.b_step, tile.b_step);
-      }
-      chunk.wait();
-    }
-    run_b_panel_chunk(plan, tile, chunk);
-  });
+  if (plan.pack_b) {
+    parallel_blocks(plan.threads, plan.k, plan.target->lanes,
+                    [&](std::int64_t first, std::int64_t last) {
+                      pack_b(plan, b, first, last - first, 0, plan.n, packed + first * tile.b_step,
+                             tile.b_step);
+                    });
+  }
+  on_threads(plan.threads, [&](const Chunk& chunk) { run_b_panel_chunk(plan, tile, chunk); });
 }
 
 /// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.

@@ -459,17 +459,14 @@ void run_blocked(const void* data, const GemmOperands& operands) {
       part.b_panel = chunk.first(b_panels);
       part.b_panels = chunk.last(b_panels) - part.b_panel;
     }
-    BlockedGemm<T>(plan, operands, plan.thread_scratch.in(operands.scratch, chunk.thread))
-        .run(part);
-    if (!plan.sums_columns) return;
-    if (plan.split_m) {
-      chunk.wait();
-      ColumnSums<T>::write(plan, operands, 0, chunk.threads, chunk.first(plan.n),
-                           chunk.last(plan.n));
-    } else {
-      ColumnSums<T>::write(plan, operands, chunk.thread, 1, part.column,
-                           part.column + part.columns);
+    BlockedGemm<T>(plan, operands, plan.thread_scratch.in(operands.scratch, chunk.index)).run(part);
+    if (plan.sums_columns && !plan.split_m) {
+      ColumnSums<T>::write(plan, operands, chunk.index, 1, part.column, part.column + part.columns);
     }
+  });
+  if (!plan.sums_columns || !plan.split_m) return;
+  on_threads(plan.threads, [&](const Chunk& chunk) {
+    ColumnSums<T>::write(plan, operands, 0, chunk.count, chunk.first(plan.n), chunk.last(plan.n));
   });
 }
 

@@ -92,7 +92,7 @@ class SplitBlocks {
         c_(static_cast<float*>(operands.c)),
         scale_(plan.alpha * static_cast<float>(operands.factor)) {
     const SplitScratch& parts = plan.parts;
-    std::byte* own = plan.thread_scratch.in(operands.scratch, chunk.thread);
+    std::byte* own = plan.thread_scratch.in(operands.scratch, chunk.index);
     packed_ = parts.packed.in(own);
     flags_ = parts.flags.in(own);
     buffer_ = parts.buffer.in(own);
@@ -106,24 +106,38 @@ class SplitBlocks {
     if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
   }
 
-  /// Computes rows [first, last) of C, or columns if threads split these.
-  void run(std::int64_t first, std::int64_t last) {
-    if (plan_.sums_columns) {
+  /// Packs this chunk's part of the whole operand, a block of k from `k` on.
+  void pack_whole(std::int64_t k) {
+    begin_block(k);
+    const std::int64_t all = plan_.split_m ? plan_.n : plan_.m;
+    const std::int64_t groups = groups_of(all);
+    const std::int64_t first = chunk_.first(groups);
+    const std::int64_t last = std::min(chunk_.last(groups) * kSplitGroup, all);
+    if (first * kSplitGroup >= last) return;
+    pack(!plan_.split_m, first * kSplitGroup, last - first * kSplitGroup,
+         whole_ + first * group_bytes(plan_), whole_flags_ + first);
+  }
+
+  /// Computes rows [first, last) of C, or columns if chunks have these, for a block of k.
+  void run_block_of_k(std::int64_t k, std::int64_t first, std::int64_t last) {
+    begin_block(k);
+    if (plan_.sums_columns && is_first()) {
       plan_.split_m ? sums_.begin(0, plan_.n) : sums_.begin(first, last - first);
     }
-    if (first == last && has_own_whole(plan_)) return;
+    if (first == last) return;
     target_.begin();
-    for (k_ = 0; k_ < plan_.k; k_ += plan_.block_k) {
-      steps_ = std::min(plan_.block_k, plan_.k - k_);
-      pack_whole();
-      for (std::int64_t i = first; i < last; i += block()) {
-        const std::int64_t count = std::min(block(), last - i);
-        pack(plan_.split_m, i, count, packed_, flags_);
-        plan_.split_m ? run_rows(i, count) : run_columns(i, count);
-      }
-      if (!is_last() && !has_own_whole(plan_)) chunk_.wait();
+    if (has_own_whole(plan_)) {
+      pack(!plan_.split_m, 0, plan_.split_m ? plan_.n : plan_.m, whole_, whole_flags_);
+    }
+    for (std::int64_t i = first; i < last; i += block()) {
+      const std::int64_t count = std::min(block(), last - i);
+      pack(plan_.split_m, i, count, packed_, flags_);
+      plan_.split_m ? run_rows(i, count) : run_columns(i, count);
     }
     target_.end();
+    if (plan_.sums_columns && !plan_.split_m && is_last()) {
+      ColumnSums<float>::write(plan_, operands_, chunk_.index, 1, first, last);
+    }
   }
 
  private:
@@ -132,24 +146,15 @@ class SplitBlocks {
     const std::uint8_t* flags = nullptr;
   };
 
+  void begin_block(std::int64_t k) {
+    k_ = k;
+    steps_ = std::min(plan_.block_k, plan_.k - k_);
+  }
   std::int64_t block() const { return plan_.split_m ? plan_.block_m : plan_.block_n; }
   bool is_first() const { return k_ == 0; }
   bool is_last() const { return k_ + steps_ == plan_.k; }
 
   // ---- packing ----
-
-  void pack_whole() {
-    const std::int64_t all = plan_.split_m ? plan_.n : plan_.m;
-    if (has_own_whole(plan_)) return pack(!plan_.split_m, 0, all, whole_, whole_flags_);
-    const std::int64_t groups = groups_of(all);
-    const std::int64_t first = chunk_.first(groups);
-    const std::int64_t last = std::min(chunk_.last(groups) * kSplitGroup, all);
-    if (first * kSplitGroup < last) {
-      pack(!plan_.split_m, first * kSplitGroup, last - first * kSplitGroup,
-           whole_ + first * group_bytes(plan_), whole_flags_ + first);
-    }
-    chunk_.wait();
-  }
 
   /// Packs `count` rows of A, or columns of B, from `first` on.
   void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to,
@@ -428,20 +433,33 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
 
 void run_split(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<float>*>(data);
-  on_threads(plan.threads, [&](const Chunk& chunk) {
-    const std::int64_t all = plan.split_m ? plan.m : plan.n;
-    const std::int64_t pairs = ceil_div(all, kSplitBlock);
-    const std::int64_t first = std::min(chunk.first(pairs) * kSplitBlock, all);
-    const std::int64_t last = std::min(chunk.last(pairs) * kSplitBlock, all);
-    SplitBlocks(plan, operands, chunk).run(first, last);
-    if (!plan.sums_columns) return;
-    if (plan.split_m) {
-      chunk.wait();
-      ColumnSums<float>::write(plan, operands, 0, chunk.threads, chunk.first(plan.n),
-                               chunk.last(plan.n));
-    } else {
-      ColumnSums<float>::write(plan, operands, chunk.thread, 1, first, last);
+  const std::int64_t all = plan.split_m ? plan.m : plan.n;
+  const std::int64_t pairs = ceil_div(all, kSplitBlock);
+  // Calls f(blocks, first, last) for the rows or columns of each chunk.
+  const auto visit_chunks = [&](const auto& f) {
+    on_threads(plan.threads, [&](const Chunk& chunk) {
+      const std::int64_t first = std::min(chunk.first(pairs) * kSplitBlock, all);
+      const std::int64_t last = std::min(chunk.last(pairs) * kSplitBlock, all);
+      f(SplitBlocks(plan, operands, chunk), first, last);
+    });
+  };
+  if (has_own_whole(plan)) {
+    visit_chunks([&](SplitBlocks blocks, std::int64_t first, std::int64_t last) {
+      for (std::int64_t k = 0; k < plan.k; k += plan.block_k) blocks.run_block_of_k(k, first, last);
+    });
+  } else {
+    for (std::int64_t k = 0; k < plan.k; k += plan.block_k) {
+      on_threads(plan.threads,
+                 [&](const Chunk& chunk) { SplitBlocks(plan, operands, chunk).pack_whole(k); });
+      visit_chunks([&](SplitBlocks blocks, std::int64_t first, std::int64_t last) {
+        blocks.run_block_of_k(k, first, last);
+      });
     }
+  }
+  if (!plan.sums_columns || !plan.split_m) return;
+  on_threads(plan.threads, [&](const Chunk& chunk) {
+    ColumnSums<float>::write(plan, operands, 0, chunk.count, chunk.first(plan.n),
+                             chunk.last(plan.n));
   });
 }
 
