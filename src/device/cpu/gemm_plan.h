@@ -10,7 +10,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/scratch_layout.h"
 
-// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_blocked.cpp
+// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_fma.cpp
 // and gemm_split.cpp read.
 
 namespace onnxgrad::device {
@@ -63,16 +63,6 @@ ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
 }
 
-/// Arrays in a thread's scratch of a blocked GEMM.
-template <class T>
-struct BlockedScratch {
-  ScratchArray<T> packed_b = {}, packed_a = {};
-  ScratchArray<T> converted_a = {};
-  ScratchArray<T> lines = {};     ///< rows of B while they are converted
-  ScratchArray<T> consumed = {};  ///< complete elements of a few tiles
-  ScratchArray<T> c = {};         ///< sums of the steps before the last ones
-};
-
 /// Arrays in scratch of a split GEMM (gemm_split.h). Each thread has its own, except for `c`
 /// and, if it is shared, the operand that is packed whole.
 struct SplitScratch {
@@ -109,16 +99,14 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< threads split the rows of C; else its columns
   bool has_consumer = false;
-  bool packs_a = false;        ///< packs A into A panels as high as a tile
-  bool packs_in_turn = false;  ///< packs each B panel before its tiles, instead of a block of them
-  bool b_is_packed = false;    ///< all of B is packed, in the B panels of `columns`
+  bool packs_a = false;      ///< packs A into A panels as high as a tile
+  bool b_is_packed = false;  ///< all of B is packed, in the B panels of `columns`
   /// Types of A and B in memory if they are converted; `source_row`: row stride of A in elements.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
   bool is_scaled = false;
   bool sums_columns = false;
   ScratchBlocks thread_scratch = {};
-  BlockedScratch<T> blocked = {};
   ScratchArray<double> sum_totals = {};  ///< [n], in a thread's scratch
   ScratchArray<T> block_sums = {};       ///< [n], in a thread's scratch
   const SplitTarget* split = nullptr;
@@ -205,18 +193,6 @@ void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row
                    std::int64_t a_panels, std::int64_t height, std::int64_t steps, T* to) {
   (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
 }
-
-/// Sets the fields of the blocked driver; returns the scratch bytes of all threads.
-template <class T>
-std::int64_t plan_blocked(GemmPlan<T>& plan);
-
-/// Sets the fields of the blocked driver for a packed B; returns the scratch bytes of all threads.
-/// `in_blocks`: sums are added up in blocks of k.
-template <class T>
-std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
-
-template <class T>
-void run_blocked(const void* data, const GemmOperands& operands);
 
 /// Sets the fields of the split driver (gemm_split.h) besides the target; returns the scratch bytes
 /// of all threads.
