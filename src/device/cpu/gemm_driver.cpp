@@ -36,6 +36,12 @@ struct DriverPlan {
   std::int64_t packed_steps() const { return blocking.has_consumer ? k : blocking.k; }
 };
 
+/// A thread that runs a chunk: its scratch, and the block of A that it has packed there.
+struct Worker {
+  std::byte* scratch = nullptr;
+  std::int64_t packed_i = -1, packed_k = -1;
+};
+
 /// A run of a plan.
 class Run {
  public:
@@ -55,14 +61,14 @@ class Run {
   }
 
  private:
-  std::byte* own(const Chunk& chunk) const {
-    return plan_.thread_scratch.in(operands_.scratch, chunk.thread);
+  Worker worker_of(const Chunk& chunk) const {
+    return {.scratch = plan_.thread_scratch.in(operands_.scratch, chunk.thread)};
   }
-  std::byte* packed_b(const Chunk& chunk) const {
-    return plan_.packed_b.in(plan_.is_shared ? operands_.scratch : own(chunk));
+  std::byte* packed_b(const Worker& worker) const {
+    return plan_.packed_b.in(plan_.is_shared ? operands_.scratch : worker.scratch);
   }
-  std::byte* packed_a(const Chunk& chunk, std::int64_t i, std::int64_t k) const {
-    if (!plan_.shares_a) return plan_.packed_a.in(own(chunk));
+  std::byte* packed_a(const Worker& worker, std::int64_t i, std::int64_t k) const {
+    if (!plan_.shares_a) return plan_.packed_a.in(worker.scratch);
     const std::int64_t step = plan_.blocking.has_consumer ? k / plan_.blocking.k : 0;
     return plan_.packed_a.in(operands_.scratch) +
            (step * plan_.row_blocks + i) * plan_.blocking.a_bytes;
@@ -75,22 +81,22 @@ class Run {
             .steps = std::min(plan_.blocking.k, plan_.k - k)};
   }
 
-  /// Calls f(k) for each block of k.
+  /// Calls f(k) for each block of k; once if there are no steps.
   template <class F>
   void visit_steps(const F& f) const {
-    for (std::int64_t k = 0; k < plan_.k; k += plan_.blocking.k) f(k);
+    for (std::int64_t k = 0; k == 0 || k < plan_.k; k += plan_.blocking.k) f(k);
   }
 
   /// Packs panels [first, last) for a block of k.
   void pack_b(const GemmPanels& block, std::int64_t first, std::int64_t last, std::int64_t k,
-              const Chunk& chunk) const {
+              const Worker& worker) const {
     plan_.kernel->pack_b(operands_,
                          {.panels = &block,
                           .first = first,
                           .last = last,
                           .k = k,
                           .steps = std::min(plan_.blocking.k, plan_.k - k)},
-                         packed_b(chunk) + offset_of(block, k), kernel_scratch(chunk));
+                         packed_b(worker) + offset_of(block, k), kernel_scratch(worker));
   }
 
   /// Bytes before the steps from k on of a packed block of columns.
@@ -100,26 +106,30 @@ class Run {
     return k / plan_.blocking.k * units * plan_.blocking.b_unit_bytes;
   }
 
-  std::byte* kernel_scratch(const Chunk& chunk) const {
-    return plan_.kernel_scratch.in(own(chunk));
+  std::byte* kernel_scratch(const Worker& worker) const {
+    return plan_.kernel_scratch.in(worker.scratch);
   }
 
   /// Computes rows [i] and panels [first, last) for a block of k.
   void compute(const GemmPanels& block, std::int64_t first, std::int64_t last, std::int64_t i,
-               std::int64_t k, const Chunk& chunk) const {
+               std::int64_t k, Worker& worker) const {
     GemmTask task;
     task.rows = rows_of(i, k);
-    task.scratch = kernel_scratch(chunk);
+    task.scratch = kernel_scratch(worker);
     task.columns = {
         .panels = &block, .first = first, .last = last, .k = k, .steps = task.rows.steps};
     task.is_first = k == 0;
     task.is_last = k + task.rows.steps == plan_.k;
     if (plan_.blocking.a_bytes > 0) {
-      std::byte* a = packed_a(chunk, i, k);
-      if (!plan_.shares_a) plan_.kernel->pack_a(operands_, task.rows, a, task.scratch);
+      std::byte* a = packed_a(worker, i, k);
+      if (!plan_.shares_a && (worker.packed_i != i || worker.packed_k != k)) {
+        plan_.kernel->pack_a(operands_, task.rows, a, task.scratch);
+        worker.packed_i = i;
+        worker.packed_k = k;
+      }
       task.a = a;
     }
-    if (plan_.packs_b()) task.b = packed_b(chunk) + offset_of(block, k);
+    if (plan_.packs_b()) task.b = packed_b(worker) + offset_of(block, k);
     if (plan_.blocking.sum_bytes > 0) {
       task.column_sums =
           plan_.column_sums.in(operands_.scratch) + i * plan_.n * plan_.blocking.sum_bytes;
@@ -133,15 +143,16 @@ class Run {
     const std::int64_t row_chunks = plan_.packs_b() ? 1 : plan_.row_blocks;
     const std::int64_t units = row_chunks * plan_.parts;
     on_threads(plan_.threads, std::min(units, kMostChunks), [&](const Chunk& chunk) {
+      Worker worker = worker_of(chunk);
       if (chunk.count == 1) {
-        for (const GemmPanels& block : plan_.blocks) run_rows(block, 0, plan_.row_blocks, chunk);
+        for (const GemmPanels& block : plan_.blocks) run_rows(block, 0, plan_.row_blocks, worker);
         return;
       }
       for (std::int64_t u = chunk.first(units); u < chunk.last(units); ++u) {
         const std::int64_t i = u / plan_.parts;
         const auto part = static_cast<std::size_t>(u % plan_.parts);
         for (std::size_t b = plan_.part_blocks[part]; b < plan_.part_blocks[part + 1]; ++b) {
-          run_rows(plan_.blocks[b], i, row_chunks == 1 ? plan_.row_blocks : i + 1, chunk);
+          run_rows(plan_.blocks[b], i, row_chunks == 1 ? plan_.row_blocks : i + 1, worker);
         }
       }
     });
@@ -149,21 +160,21 @@ class Run {
 
   /// Computes rows [first, last) of a block of columns, which this thread packs.
   void run_rows(const GemmPanels& block, std::int64_t first, std::int64_t last,
-                const Chunk& chunk) const {
+                Worker& worker) const {
     const std::int64_t panels = block.split.count();
     const auto pack = [&](std::int64_t k) {
-      if (plan_.packs_b()) pack_b(block, 0, panels, k, chunk);
+      if (plan_.packs_b()) pack_b(block, 0, panels, k, worker);
     };
     if (!plan_.blocking.has_consumer) {
       return visit_steps([&](std::int64_t k) {
         pack(k);
-        for (std::int64_t i = first; i < last; ++i) compute(block, 0, panels, i, k, chunk);
+        for (std::int64_t i = first; i < last; ++i) compute(block, 0, panels, i, k, worker);
       });
     }
     for (std::int64_t i = first; i < last; ++i) {
       visit_steps([&](std::int64_t k) {
         if (i == first) pack(k);
-        compute(block, 0, panels, i, k, chunk);
+        compute(block, 0, panels, i, k, worker);
       });
     }
   }
@@ -174,14 +185,13 @@ class Run {
       return visit_steps([&](std::int64_t k) {
         pack_together(block, k, std::min(k + plan_.blocking.k, plan_.k));
         visit_chunks(block, [&](std::int64_t i, std::int64_t first, std::int64_t last,
-                                const Chunk& chunk) { compute(block, first, last, i, k, chunk); });
+                                Worker& worker) { compute(block, first, last, i, k, worker); });
       });
     }
     pack_together(block, 0, plan_.k);
-    visit_chunks(block,
-                 [&](std::int64_t i, std::int64_t first, std::int64_t last, const Chunk& chunk) {
-                   visit_steps([&](std::int64_t k) { compute(block, first, last, i, k, chunk); });
-                 });
+    visit_chunks(block, [&](std::int64_t i, std::int64_t first, std::int64_t last, Worker& worker) {
+      visit_steps([&](std::int64_t k) { compute(block, first, last, i, k, worker); });
+    });
   }
 
   /// Packs the blocks of k that begin in [k_first, k_last): B's panels, and A's rows if shared.
@@ -191,33 +201,35 @@ class Run {
     const std::int64_t steps = ceil_div(k_last - k_first, plan_.blocking.k);
     const std::int64_t units = (panels + rows) * steps;
     on_threads(plan_.threads, chunks_of(plan_.threads, units), [&](const Chunk& chunk) {
+      const Worker worker = worker_of(chunk);
       for (std::int64_t u = chunk.first(units); u < chunk.last(units);) {
         const std::int64_t k = k_first + u / (panels + rows) * plan_.blocking.k;
         const std::int64_t at = u % (panels + rows);
         if (at >= panels) {
           const std::int64_t i = at - panels;
-          plan_.kernel->pack_a(operands_, rows_of(i, k), packed_a(chunk, i, k),
-                               kernel_scratch(chunk));
+          plan_.kernel->pack_a(operands_, rows_of(i, k), packed_a(worker, i, k),
+                               kernel_scratch(worker));
           ++u;
           continue;
         }
         const std::int64_t last = std::min(panels, at + chunk.last(units) - u);
-        pack_b(block, at, last, k, chunk);
+        pack_b(block, at, last, k, worker);
         u += last - at;
       }
     });
   }
 
-  /// Calls f(row block, first panel, last panel, chunk) for all parts of a block of columns.
+  /// Calls f(row block, first panel, last panel, worker) for all parts of a block of columns.
   template <class F>
   void visit_chunks(const GemmPanels& block, const F& f) const {
     const std::int64_t panels = block.split.count();
     const std::int64_t parts = std::min(plan_.parts, panels);
     const std::int64_t units = plan_.row_blocks * parts;
     on_threads(plan_.threads, std::min(units, kMostChunks), [&](const Chunk& chunk) {
+      Worker worker = worker_of(chunk);
       for (std::int64_t u = chunk.first(units); u < chunk.last(units); ++u) {
         const std::int64_t part = u % parts;
-        f(u / parts, panels * part / parts, panels * (part + 1) / parts, chunk);
+        f(u / parts, panels * part / parts, panels * (part + 1) / parts, worker);
       }
     });
   }
@@ -295,7 +307,11 @@ std::int64_t parts_of(std::int64_t row_blocks, std::int64_t threads) {
 bool has_own_columns(const DriverPlan& plan) {
   constexpr std::int64_t kPanels = 2;  // of a thread
   const GemmBlocking& blocking = plan.blocking;
-  if (plan.threads == 1 || !plan.packs_b() || blocking.a_bytes > 0) return false;
+  if (plan.threads == 1 || !plan.packs_b()) return false;
+  // Each packs all of A then: up to half as much as B if that saves a few threads their wait.
+  constexpr int kFewThreads = 4;
+  const std::int64_t most = plan.n / (plan.threads <= kFewThreads ? 2 : 16);
+  if (blocking.a_bytes > 0 && (plan.threads - 1) * plan.m > most) return false;
   if (plan.row_blocks == 1) return true;
   // A consumer reads and writes matrices shaped like C. If these outweigh B, each thread has rows
   // of its own there, not cache lines beside those of another thread.
@@ -337,9 +353,15 @@ PreparedGemm drive_gemm(std::int64_t m, std::int64_t n, std::int64_t k, int thre
   plan->parts = parts_of(plan->row_blocks, threads);
   if (has_own_columns(*plan)) {
     plan->parts = threads * std::clamp<std::int64_t>(n / (threads * blocking.n), 1, 4);
-  } else {
+  } else if (threads > 1) {
+    if (blocking.a_bytes > 0) {  // each thread can pack some blocks
+      constexpr std::int64_t kBlocks = 8;
+      plan->block_m = std::min(blocking.m, round_up(ceil_div(m, kBlocks), blocking.row_unit));
+      plan->row_blocks = ceil_div(m, plan->block_m);
+      plan->parts = parts_of(plan->row_blocks, threads);
+    }
     plan->shares_a = blocking.a_bytes > 0 && plan->parts > 1;
-    plan->is_shared = threads > 1 && (plan->shares_a || (plan->packs_b() && plan->row_blocks > 1));
+    plan->is_shared = plan->shares_a || (plan->packs_b() && plan->row_blocks > 1);
   }
   if (!plan->is_shared) {
     cut_parts(*plan);

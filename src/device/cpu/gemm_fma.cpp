@@ -486,6 +486,7 @@ PreparedGemm drive(FmaPlan<T>& plan) {
     plan.c = own.reserve<T>(plan.block_k < plan.k ? plan.block_m * plan.block_n : 0);
   }
   GemmBlocking blocking{.m = plan.block_m, .n = plan.block_n, .k = plan.block_k};
+  blocking.row_unit = 3 * kGemmMaxRows;
   blocking.unit = lanes;
   blocking.panel_units = plan.panel_vectors;
   if (plan.b_is_packed) blocking.packed_b = plan.columns;
@@ -515,7 +516,8 @@ PreparedGemm prepare_fma_gemm(const GemmPlan<T>& gemm) {
     most = std::clamp(fitting, kLeastBlockN, most);
   }
   plan.block_n = round_up(ceil_div(plan.n, ceil_div(plan.n, most)), target.lanes);
-  plan.packs_in_turn = plan.m <= plan.block_m && plan.has_small_panels();
+  plan.packs_in_turn = plan.m <= plan.block_m && plan.has_small_panels() &&
+                       (plan.threads == 1 || !plan.packs_a);
   return drive(plan);
 }
 

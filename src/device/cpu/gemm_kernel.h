@@ -16,6 +16,7 @@ namespace onnxgrad::device {
 /// Sizes of the blocks that a kernel multiplies, and what it needs for them.
 struct GemmBlocking {
   std::int64_t m = 0, n = 0, k = 0;  ///< maximum of the rows, columns and steps of a block
+  std::int64_t row_unit = 1;         ///< rows in whole tiles: blocks of fewer rows have a multiple
   std::int64_t unit = 1;             ///< columns of a vector
   std::int64_t panel_units = 1;      ///< vectors in the widest B panel
   /// B panels into which all columns are cut, if B was packed in advance; else each block of
