@@ -303,8 +303,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
         plan->split = &spec.cpu.amx->split;
-        prepared.scratch_bytes = plan_split(*plan);
-        return finish(run_split, "split");
+        return named(prepare_split_gemm(*plan), "split");
       }
       break;
     case GemmChoice::kDots:

@@ -49,7 +49,7 @@ class Run {
 
   void run() const {
     if (plan_.is_shared) {
-      for (const GemmPanels& block : plan_.blocks) run_shared(block);
+      run_shared();
     } else {
       run_apart();
     }
@@ -179,25 +179,43 @@ class Run {
     }
   }
 
-  /// Computes a block of columns on all threads.
-  void run_shared(const GemmPanels& block) const {
-    if (!plan_.blocking.has_consumer) {
-      return visit_steps([&](std::int64_t k) {
-        pack_together(block, k, std::min(k + plan_.blocking.k, plan_.k));
-        visit_chunks(block, [&](std::int64_t i, std::int64_t first, std::int64_t last,
-                                Worker& worker) { compute(block, first, last, i, k, worker); });
+  /// Computes all columns, block by block, each on all threads.
+  void run_shared() const {
+    if (plan_.blocking.has_consumer) {
+      for (const GemmPanels& block : plan_.blocks) {
+        pack_together(block, 0, plan_.k, &block == plan_.blocks.data());
+        visit_chunks(
+            block, [&](std::int64_t i, std::int64_t first, std::int64_t last, Worker& worker) {
+              visit_steps([&](std::int64_t k) { compute(block, first, last, i, k, worker); });
+            });
+      }
+    } else if (plan_.blocking.packs_a_once) {
+      visit_steps([&](std::int64_t k) {
+        for (const GemmPanels& block : plan_.blocks) {
+          run_steps(block, k, &block == plan_.blocks.data());
+        }
       });
+    } else {
+      for (const GemmPanels& block : plan_.blocks) {
+        const bool packs_a = &block == plan_.blocks.data() || plan_.blocking.k < plan_.k;
+        visit_steps([&](std::int64_t k) { run_steps(block, k, packs_a); });
+      }
     }
-    pack_together(block, 0, plan_.k);
+  }
+
+  /// Packs and multiplies a block of columns and of k.
+  void run_steps(const GemmPanels& block, std::int64_t k, bool packs_a) const {
+    pack_together(block, k, std::min(k + plan_.blocking.k, plan_.k), packs_a);
     visit_chunks(block, [&](std::int64_t i, std::int64_t first, std::int64_t last, Worker& worker) {
-      visit_steps([&](std::int64_t k) { compute(block, first, last, i, k, worker); });
+      compute(block, first, last, i, k, worker);
     });
   }
 
   /// Packs the blocks of k that begin in [k_first, k_last): B's panels, and A's rows if shared.
-  void pack_together(const GemmPanels& block, std::int64_t k_first, std::int64_t k_last) const {
+  void pack_together(const GemmPanels& block, std::int64_t k_first, std::int64_t k_last,
+                     bool packs_a) const {
     const std::int64_t panels = plan_.packs_b() ? block.split.count() : 0;
-    const std::int64_t rows = plan_.shares_a ? plan_.row_blocks : 0;
+    const std::int64_t rows = plan_.shares_a && packs_a ? plan_.row_blocks : 0;
     const std::int64_t steps = ceil_div(k_last - k_first, plan_.blocking.k);
     const std::int64_t units = (panels + rows) * steps;
     on_threads(plan_.threads, chunks_of(plan_.threads, units), [&](const Chunk& chunk) {
@@ -307,7 +325,7 @@ std::int64_t parts_of(std::int64_t row_blocks, std::int64_t threads) {
 bool has_own_columns(const DriverPlan& plan) {
   constexpr std::int64_t kPanels = 2;  // of a thread
   const GemmBlocking& blocking = plan.blocking;
-  if (plan.threads == 1 || !plan.packs_b()) return false;
+  if (plan.threads == 1 || !plan.packs_b() || blocking.packs_a_once) return false;
   // Each packs all of A then: up to half as much as B if that saves a few threads their wait.
   constexpr int kFewThreads = 4;
   const std::int64_t most = plan.n / (plan.threads <= kFewThreads ? 2 : 16);
@@ -353,14 +371,14 @@ PreparedGemm drive_gemm(std::int64_t m, std::int64_t n, std::int64_t k, int thre
   plan->parts = parts_of(plan->row_blocks, threads);
   if (has_own_columns(*plan)) {
     plan->parts = threads * std::clamp<std::int64_t>(n / (threads * blocking.n), 1, 4);
-  } else if (threads > 1) {
+  } else if (threads > 1 || blocking.packs_a_once) {
     if (blocking.a_bytes > 0) {  // each thread can pack some blocks
       constexpr std::int64_t kBlocks = 8;
       plan->block_m = std::min(blocking.m, round_up(ceil_div(m, kBlocks), blocking.row_unit));
       plan->row_blocks = ceil_div(m, plan->block_m);
       plan->parts = parts_of(plan->row_blocks, threads);
     }
-    plan->shares_a = blocking.a_bytes > 0 && plan->parts > 1;
+    plan->shares_a = blocking.packs_a_once || (blocking.a_bytes > 0 && plan->parts > 1);
     plan->is_shared = plan->shares_a || (plan->packs_b() && plan->row_blocks > 1);
   }
   if (!plan->is_shared) {

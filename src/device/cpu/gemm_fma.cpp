@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_driver.h"
 #include "device/cpu/scratch_layout.h"
 
@@ -215,8 +216,13 @@ template <class T>
 class FmaBlock {
  public:
   FmaBlock(const FmaPlan<T>& plan, const GemmOperands& operands, const GemmTask& task,
-           const RowsOfA<T>& a, const RowSplit<T>& a_panels)
-      : plan_(plan), operands_(operands), task_(task), a_(a), a_panels_(a_panels) {}
+           T* column_sums, const RowsOfA<T>& a, const RowSplit<T>& a_panels)
+      : plan_(plan),
+        operands_(operands),
+        task_(task),
+        column_sums_(column_sums),
+        a_(a),
+        a_panels_(a_panels) {}
 
   /// Prefetches a part of what run_panel() reads of A for the next block, with panels
   /// [at, at + 1) of `all`: columns of a transposed A are pages apart.
@@ -322,7 +328,7 @@ class FmaBlock {
   /// Sets the epilogue for complete elements of C: scales and column sums.
   void set_end() {
     if (!task_.is_last) return;
-    extras_.column_sums = reinterpret_cast<T*>(task_.column_sums);
+    extras_.column_sums = column_sums_;
     if (!plan_.is_scaled) return;
     extras_.scales = static_cast<const T*>(operands_.scales);
     extras_.scales_row = plan_.n;
@@ -399,6 +405,7 @@ class FmaBlock {
   const FmaPlan<T>& plan_;
   const GemmOperands& operands_;
   const GemmTask& task_;
+  T* column_sums_;
   RowsOfA<T> a_;
   RowSplit<T> a_panels_;
   bool reads_a_panels_ = false;
@@ -411,14 +418,8 @@ void FmaKernel<T>::compute(const GemmOperands& operands, const GemmTask& task) c
   const GemmPanels& panels = *task.columns.panels;
   const GemmRows& rows = task.rows;
   const std::int64_t lanes = plan_.target->lanes;
-  if (task.column_sums != nullptr && task.is_last) {
-    const std::int64_t begin = panels.split.first(task.columns.first) * lanes;
-    const std::int64_t end =
-        std::min(panels.split.first(task.columns.last) * lanes, panels.columns);
-    std::fill(reinterpret_cast<T*>(task.column_sums) + panels.column + begin,
-              reinterpret_cast<T*>(task.column_sums) + panels.column + end, T(0));
-  }
-  FmaBlock<T> block(plan_, operands, task, rows_of_a(operands, rows, task.a),
+  T* const column_sums = begin_column_sums<T>(task, lanes);
+  FmaBlock<T> block(plan_, operands, task, column_sums, rows_of_a(operands, rows, task.a),
                     plan_.packs_a ? a_panels(rows.rows) : RowSplit<T>{});
   for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
     const PanelColumns panel = panel_of(panels, p, lanes);
@@ -442,15 +443,7 @@ template <class T>
 void FmaKernel<T>::write_column_sums(const GemmOperands& operands, const std::byte* sums,
                                      std::int64_t row_blocks, std::int64_t first,
                                      std::int64_t last) const {
-  const T* const from = reinterpret_cast<const T*>(sums);
-  auto* to = static_cast<T*>(operands.column_sums);
-  for (std::int64_t j = first; j < last; ++j) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < row_blocks; ++i) {
-      sum += static_cast<double>(from[i * plan_.n + j]);
-    }
-    to[j] = static_cast<T>(sum);
-  }
+  add_column_sums<T>(sums, row_blocks, plan_.n, first, last, operands.column_sums);
 }
 
 // ---- plans ----
@@ -516,8 +509,8 @@ PreparedGemm prepare_fma_gemm(const GemmPlan<T>& gemm) {
     most = std::clamp(fitting, kLeastBlockN, most);
   }
   plan.block_n = round_up(ceil_div(plan.n, ceil_div(plan.n, most)), target.lanes);
-  plan.packs_in_turn = plan.m <= plan.block_m && plan.has_small_panels() &&
-                       (plan.threads == 1 || !plan.packs_a);
+  plan.packs_in_turn =
+      plan.m <= plan.block_m && plan.has_small_panels() && (plan.threads == 1 || !plan.packs_a);
   return drive(plan);
 }
 

@@ -24,6 +24,7 @@ struct GemmBlocking {
   EvenSplit packed_b = {};
   std::int64_t a_bytes = 0;        ///< of a packed block of A; 0: the kernel reads A in place
   std::int64_t b_unit_bytes = 0;   ///< of a packed vector of columns, k steps; 0: the kernel packs
+  bool packs_a_once = false;       ///< for all columns, since that takes long
   std::int64_t sum_bytes = 0;      ///< of a sum of a column (GemmSpec::sums_columns); 0: none
   std::int64_t scratch_bytes = 0;  ///< of a thread
   bool has_consumer = false;       ///< blocks of C are completed one after the other

@@ -23,13 +23,6 @@ inline constexpr std::int64_t kBlockSteps = 256;
 /// Maximum of k with a consumer, whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxConsumerSteps = 8192;
 
-/// Whether the threads of a blocked GEMM split the rows of C, so that each packs all of B, instead
-/// of the columns.
-inline bool shares_rows_of_blocks(std::int64_t m, std::int64_t n, std::int64_t lanes,
-                                  std::int64_t threads) {
-  return m > n && n < lanes * 2 * kGemmMaxVectors * threads;
-}
-
 /// Rows of C in tiles, and the functions that compute these.
 template <class T>
 struct RowSplit : EvenSplit {
@@ -63,16 +56,6 @@ ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
 }
 
-/// Arrays in scratch of a split GEMM (gemm_split.h). Each thread has its own, except for `c`
-/// and, if it is shared, the operand that is packed whole.
-struct SplitScratch {
-  ScratchArray<std::byte> packed = {}, whole = {};
-  ScratchArray<std::uint8_t> flags = {}, whole_flags = {};
-  ScratchArray<float> buffer = {};
-  ScratchArray<float> a_lines = {}, b_lines = {}, b_panel = {};
-  ScratchArray<float> c = {};
-};
-
 template <class T>
 struct GemmPlan {
   const GemmTarget<T>* target = nullptr;
@@ -97,7 +80,6 @@ struct GemmPlan {
 
   // Fields of the blocked driver: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
-  bool split_m = false;  ///< threads split the rows of C; else its columns
   bool has_consumer = false;
   bool packs_a = false;      ///< packs A into A panels as high as a tile
   bool b_is_packed = false;  ///< all of B is packed, in the B panels of `columns`
@@ -106,12 +88,7 @@ struct GemmPlan {
   std::int64_t source_row = 0;
   bool is_scaled = false;
   bool sums_columns = false;
-  ScratchBlocks thread_scratch = {};
-  ScratchArray<double> sum_totals = {};  ///< [n], in a thread's scratch
-  ScratchArray<T> block_sums = {};       ///< [n], in a thread's scratch
   const SplitTarget* split = nullptr;
-  SplitScratch parts = {};
-  std::int64_t whole_bytes = 0;  ///< split: bytes of the operand that threads do not share
 };
 
 /// Moves the tile's pointers down by `rows` rows of C.
@@ -194,10 +171,8 @@ void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row
   (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
 }
 
-/// Sets the fields of the split driver (gemm_split.h) besides the target; returns the scratch bytes
-/// of all threads.
-std::int64_t plan_split(GemmPlan<float>& plan);
-void run_split(const void* data, const GemmOperands& operands);
+/// Plans a split GEMM (gemm_split.h) of a plan whose `split` is set: all fields but the label.
+PreparedGemm prepare_split_gemm(const GemmPlan<float>& plan);
 
 }  // namespace onnxgrad::device
 
