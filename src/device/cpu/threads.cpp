@@ -33,11 +33,6 @@ namespace {
 constexpr std::size_t kLine = 128;  // processors fetch lines of 64 bytes in pairs
 constexpr std::int64_t kMostThreads = kMostChunks;
 
-// Nanoseconds of work that pay for another thread: in a kernel, when the threads are awake; in a
-// plan, before which they may have to be woken.
-constexpr double kKernelShareNs = 1e3;
-constexpr double kPlanShareNs = 20e3;
-
 /// Threads of all pools, callers included, and the processors for them.
 std::atomic<int> members{0};
 std::atomic<int> processors{1};
@@ -381,14 +376,6 @@ void run_on_pool(std::int64_t threads, std::int64_t chunks, ChunkFn part, const 
 
 void start_threads(std::int64_t threads) {
   if (threads > 1 && !is_in_part) own_pool.get().grow(threads);
-}
-
-int threads_of_kernel(const Device& device, double cost_ns, int most) {
-  return device.uses_host_threads() ? useful_threads(cost_ns, kKernelShareNs, most) : 1;
-}
-
-int threads_of_plan(const Device& device, double cost_ns, int most) {
-  return device.uses_host_threads() ? useful_threads(cost_ns, kPlanShareNs, most) : 1;
 }
 
 int take_threads_used() { return std::exchange(most_threads, 1); }
