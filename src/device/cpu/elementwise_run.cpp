@@ -314,12 +314,12 @@ class Runner {
   std::byte** at_;  // the slots
 };
 
-/// Combines the totals of all threads into those of the first, in the order of the threads.
-void join_threads(const ElementwisePlan& plan, std::byte* scratch, int threads) {
+/// Combines the totals of all chunks into those of the first, in the order of the chunks.
+void join_totals(const ElementwisePlan& plan, std::byte* scratch, std::int64_t chunks) {
   for (const Reduction& reduction : plan.reductions) {
     std::byte* to = reduction.totals.in(scratch);
-    for (int thread = 1; thread < threads; ++thread) {
-      const std::byte* from = reduction.totals.in(plan.thread_scratch.in(scratch, thread));
+    for (std::int64_t i = 1; i < chunks; ++i) {
+      const std::byte* from = reduction.totals.in(plan.thread_scratch.in(scratch, i));
       if (reduction.is_wide) {
         auto* sum = reinterpret_cast<double*>(to);
         const auto* part = reinterpret_cast<const double*>(from);
@@ -375,13 +375,18 @@ void run_elementwise(const void* data, opdef::KernelArgs args, const opdef::Laun
 void run_elementwise_parallel(const void* data, opdef::KernelArgs args,
                               const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
-  int used = 1;
+  if (plan.reductions.empty()) {
+    on_threads(plan.threads, chunks_of(plan.threads, plan.tiles), [&](const Chunk& chunk) {
+      run_tiles(plan, args, chunk.thread, chunk.first(plan.tiles), chunk.last(plan.tiles));
+    });
+    return;
+  }
+  std::int64_t used = 1;  // totals, one of each chunk
   on_threads(plan.threads, [&](const Chunk& chunk) {
-    run_tiles(plan, args, chunk.thread, chunk.first(plan.tiles), chunk.last(plan.tiles));
-    if (chunk.thread == 0) used = static_cast<int>(chunk.threads);
+    run_tiles(plan, args, chunk.index, chunk.first(plan.tiles), chunk.last(plan.tiles));
+    if (chunk.index == 0) used = chunk.count;
   });
-  if (plan.reductions.empty()) return;
-  join_threads(plan, args[plan.scratch_arg], used);
+  join_totals(plan, args[plan.scratch_arg], used);
   finish(plan, args, launch);
 }
 

@@ -1,333 +1,290 @@
+#include "device/cpu/f16_gemm.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 
+#include "base/check.h"
 #include "device/cpu/amx_target.h"
 #include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/f16_gemm_vnni.h"
+#include "device/cpu/gemm_driver.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/threads.h"
 #include "device/cpu/vnni_gemm.h"
 
-// Loops, outermost first: blocks of columns and of k, whose part of B is packed into B panels;
-// blocks of rows; B panels. A C of 16-bit floats has one block of k, so that it is rounded once:
-// blocks of columns and rows are then smaller where k is large. A C with a consumer has one block
-// of k too; the consumer gets it B panel by B panel. Threads split rows, and pack B together, or
-// columns.
+// The GEMM kernel of bfloat16 instructions (gemm_driver.h has the loop nest). B panels and, unless
+// it can be read in place, A have the VNNI layout. A C of 16-bit floats has one block of k, so that
+// it is rounded once: blocks of columns and rows are then smaller where k is large. A C with a
+// consumer has one block of k too; the consumer gets it B panel by B panel.
 
-namespace onnxgrad::device {
+namespace onnxgrad::device::f16_gemm {
 namespace {
 
-using f16_gemm::F16Plan;
-using f16_gemm::kBPanelColumns;
-using f16_gemm::kLanes;
-
-/// Splits columns into B panels.
-EvenSplit split_columns(std::int64_t columns) {
-  return split_evenly(ceil_div(columns, kLanes), kVnniMaxVectors);
-}
-
-/// One thread's chunk of the GEMM: the loops over its blocks.
-class F16Blocks {
+class VnniKernel final : public GemmKernel {
  public:
-  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk)
-      : plan_(plan),
-        spec_(plan.spec),
-        chunk_(chunk),
-        a_(static_cast<const std::uint16_t*>(operands.a)),
-        b_(operands.b),
-        c_(static_cast<std::byte*>(operands.c)),
-        start_(static_cast<const std::byte*>(operands.start)),
-        operands_(operands),
-        scale_(static_cast<float>(spec_.alpha * operands.factor)) {
-    std::byte* own = plan.thread_scratch.in(operands.scratch, chunk.thread);
-    packed_b_ = plan.packed_b.in(plan.shares_b ? operands.scratch : own);
-    packed_a_ = plan.packed_a.in(own);
-    sums_ = plan.sums.in(own);
-    line_ = plan.line.in(own);
-  }
+  explicit VnniKernel(const F16Plan& plan) : plan_(plan) {}
 
-  void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
-    for (std::int64_t j = column; j < column + columns; j += plan_.block_n) {
-      j_ = j;
-      block_columns_ = std::min(plan_.block_n, column + columns - j);
-      for (k_ = 0; k_ == 0 || k_ < spec_.k; k_ += plan_.block_k) {
-        steps_ = std::min(plan_.block_k, spec_.k - k_);
-        pairs_ = ceil_div(steps_, 2);
-        if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxVnni);
-        pack_b_panels();
-        for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
-          run_rows(i, std::min(plan_.block_m, row + rows - i));
-        }
-        if (plan_.shares_b) chunk_.wait();  // before the next block of B replaces this one
-      }
-    }
+  void pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
+              std::byte* scratch) const override;
+  void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
+              std::byte* scratch) const override;
+  void compute(const GemmOperands& operands, const GemmTask& task) const override;
+  void write_column_sums(const GemmOperands& /*operands*/, const std::byte* /*sums*/,
+                         std::int64_t /*row_blocks*/, std::int64_t /*first*/,
+                         std::int64_t /*last*/) const override {
+    ONNXGRAD_ASSERT(false);  // can_scale() is false
   }
 
  private:
-  // ---- B ----
-
-  void pack_b_panels() {
-    const EvenSplit b_panels = split_columns(block_columns_);
-    const std::int64_t first = plan_.shares_b ? chunk_.first(b_panels.count()) : 0;
-    const std::int64_t last = plan_.shares_b ? chunk_.last(b_panels.count()) : b_panels.count();
-    for (std::int64_t p = first; p < last; ++p) {
-      const std::int64_t at = b_panels.first(p) * kLanes;
-      const std::int64_t width = b_panels.size(p) * kLanes;
-      const std::int64_t count = std::min(width, block_columns_ - at);
-      vnni_panel(j_ + at, count, width, vnni_panel_at(at));
-    }
-    if (plan_.shares_b) chunk_.wait();
-  }
-
-  std::uint32_t* vnni_panel_at(std::int64_t column) const {
-    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
-  }
-
-  const std::uint16_t* f16_of_b() const { return static_cast<const std::uint16_t*>(b_); }
-
-  void vnni_panel(std::int64_t column, std::int64_t count, std::int64_t width,
-                  std::uint32_t* to) const {
-    const std::int64_t pairs = ceil_div(steps_, 2);
-    std::fill(to + pairs * width, to + pairs_ * width, 0U);
-    if (!spec_.transpose_b) {
-      const std::int64_t at = k_ * spec_.n + column;
-      if (spec_.rounds_b) {
-        pack_vnni(static_cast<const float*>(b_) + at, spec_.n, steps_, count, to, width);
-      } else {
-        pack_vnni(f16_of_b() + at, spec_.n, steps_, count, to, width);
-      }
-      return;
-    }
-    const std::uint16_t* from = f16_of_b() + column * spec_.k + k_;
-    auto* out = reinterpret_cast<float*>(to);  // a transpose moves bits only
-    if (spec_.k % 2 == 0 && !spec_.rounds_b) {
-      plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
-                              pairs);
-    } else {
-      auto* lines = reinterpret_cast<std::uint16_t*>(line_);
-      for (std::int64_t j = 0; j < count; j += kLanes) {
-        const std::int64_t rows = std::min(count - j, kLanes);
-        if (spec_.rounds_b) {
-          round_rows(static_cast<const float*>(b_) + (column + j) * spec_.k + k_, rows, pairs,
-                     lines);
-        } else {
-          pad_rows(from + j * spec_.k, spec_.k, rows, steps_, 2 * pairs, lines);
-        }
-        plan_.target->transpose(reinterpret_cast<const float*>(lines), pairs, out + j, width, rows,
-                                pairs);
-      }
-    }
-    if (count == width) return;
-    for (std::int64_t p = 0; p < pairs; ++p) {
-      std::fill(to + p * width + count, to + (p + 1) * width, 0U);
-    }
-  }
-
-  void round_rows(const float* from, std::int64_t rows, std::int64_t pairs,
-                  std::uint16_t* to) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      plan_.narrow(to, from + i * spec_.k, steps_);
-      std::fill(to + steps_, to + 2 * pairs, std::uint16_t{0});
-      to += 2 * pairs;
-    }
-  }
-
-  // ---- A ----
-
-  struct PackedA {
-    const std::byte* at;
-    std::ptrdiff_t row, step;  // bytes
+  /// Rows of A, in place or packed; strides in bytes.
+  struct RowsOfA {
+    const std::byte* at = nullptr;
+    std::ptrdiff_t row = 0, step = 0;
   };
 
-  /// Returns rows of A, packed anew unless they are the rows that are packed already.
-  const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
-    const int height = has_a_panels() ? kVnniRows[vectors - 1] : 0;
-    if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
-    taken_ = make_a(row, rows, vectors);
-    taken_row_ = row;
-    taken_k_ = k_;
-    taken_height_ = height;
-    return taken_;
+  /// Pairs of elements of some steps, in whole tiles of AMX.
+  std::int64_t pairs_of(std::int64_t steps) const {
+    const std::int64_t pairs = ceil_div(steps, 2);
+    return plan_.is_amx ? round_up(pairs, kAmxVnni) : pairs;
+  }
+  const std::uint16_t* source_of_a(const GemmOperands& operands, const GemmRows& rows) const {
+    return static_cast<const std::uint16_t*>(operands.a) + (plan_.spec.transpose_a
+                                                                ? rows.k * plan_.a_row + rows.row
+                                                                : rows.row * plan_.a_row + rows.k);
+  }
+  bool has_a_panels() const { return plan_.packs_a && plan_.spec.transpose_a && !plan_.is_amx; }
+  void pack_a_panels(const std::uint16_t* from, const GemmRows& rows, std::byte* to,
+                     std::byte* line) const;
+  void pack_panel(const GemmOperands& operands, const GemmColumns& columns, std::int64_t column,
+                  std::int64_t count, std::int64_t width, std::uint32_t* to, std::byte* line) const;
+  void round_rows(const float* from, std::int64_t rows, std::int64_t steps,
+                  std::uint16_t* to) const;
+  F16End end_of(const GemmOperands& operands, const GemmTask& task, std::int64_t column) const;
+  void consume(const GemmOperands& operands, const GemmTask& task, VnniPanel panel,
+               std::int64_t column) const;
+  void multiply(const VnniPanel& panel) const {
+    plan_.is_amx ? plan_.spec.cpu.amx->run_b_panel(panel) : run_vnni(panel);
   }
 
-  bool has_a_panels() const { return plan_.packs_a && spec_.transpose_a && !plan_.is_amx; }
-
-  PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
-    const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
-    const std::uint16_t* from = a_ + first;
-    const std::ptrdiff_t padded_row = pairs_ * 4;
-    if (!plan_.packs_a) {
-      return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
-    }
-    if (!spec_.transpose_a) {
-      pad_rows(from, plan_.a_row, rows, steps_, 2 * pairs_,
-               reinterpret_cast<std::uint16_t*>(packed_a_));
-      return {packed_a_, padded_row, 4};
-    }
-    if (has_a_panels()) return a_panels_of_a(from, rows, vectors);
-    pad_columns(spec_.cpu.isa, from, plan_.a_row, rows, steps_,
-                reinterpret_cast<std::uint16_t*>(packed_a_),
-                reinterpret_cast<std::uint32_t*>(line_));
-    return {packed_a_, padded_row, 4};
-  }
-
-  PackedA a_panels_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
-    const std::int64_t height = kVnniRows[vectors - 1];
-    auto* line = reinterpret_cast<std::uint32_t*>(line_);
-    auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
-    for (std::int64_t p = 0; p < pairs_; ++p) {
-      pack_vnni(from + 2 * p * plan_.a_row, plan_.a_row, std::min<std::int64_t>(2, steps_ - 2 * p),
-                rows, line, 0);
-      std::uint32_t* at = to + p * height;
-      for (std::int64_t i = 0; i < rows; i += height) {
-        if (height == 6) {
-          std::memcpy(at, line + i, 6 * sizeof(std::uint32_t));
-        } else {
-          std::memcpy(at, line + i, 8 * sizeof(std::uint32_t));
-        }
-        at += height * pairs_;
-      }
-    }
-    return {packed_a_, 4, height * 4};
-  }
-
-  // ---- results ----
-
-  F16End end_at(std::int64_t row, std::int64_t column) const {
-    const bool is_first = k_ == 0;
-    const bool is_last = k_ + steps_ >= spec_.k;
-    F16End end{.scale = scale_};
-    const bool writes_f16 = is_f16(spec_.c_dtype);
-    if (writes_f16) {
-      end.f16_c = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
-      end.c_row = spec_.n;
-    } else {
-      end.c = reinterpret_cast<float*>(c_) + row * spec_.n + column;
-      end.c_row = spec_.n;
-    }
-    if (!is_first) {
-      end.start = end.c;
-      end.start_row = end.c_row;
-    } else if (spec_.start != GemmStart::kZero) {
-      const bool is_row = spec_.start == GemmStart::kRow;
-      const std::int64_t at = (is_row ? 0 : row * spec_.n) + column;
-      if (is_f16(spec_.start_dtype)) {
-        end.f16_start = reinterpret_cast<const std::uint16_t*>(start_) + at;
-      } else {
-        end.start = reinterpret_cast<const float*>(start_) + at;
-      }
-      end.start_row = is_row ? 0 : spec_.n;
-    }
-    end.relu = spec_.relu && is_last;
-    return end;
-  }
-
-  void run_rows(std::int64_t row, std::int64_t rows) {
-    const EvenSplit b_panels = split_columns(block_columns_);
-    for (std::int64_t p = 0; p < b_panels.count(); ++p) {
-      const std::int64_t at = b_panels.first(p) * kLanes;
-      const auto vectors = static_cast<int>(b_panels.size(p));
-      const PackedA& a = take_a(row, rows, vectors);
-      const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
-      if (spec_.has_consumer) {
-        consume(a, row, rows, at, vectors, columns);
-      } else {
-        run_vnni_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
-      }
-    }
-  }
-
-  /// Passes sums to the consumer, a few rows at a time, and prefetches matrices that it reads.
-  void consume(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
-               std::int64_t columns) const {
-    const F16End end{.c = sums_, .c_row = kBPanelColumns, .scale = scale_};
-    for (std::int64_t i = 0; i < rows; i += plan_.consumer_rows) {
-      const std::int64_t count = std::min(plan_.consumer_rows, rows - i);
-      prefetch_reads_next(row + i, count, j_ + column, columns);
-      run_vnni_panel(a, count, column, vectors, columns, end);
-      operands_.finished(operands_.context, {.c = sums_,
-                                             .c_row = kBPanelColumns,
-                                             .row = row + i,
-                                             .rows = count,
-                                             .column = j_ + column,
-                                             .columns = columns});
-      a.at += has_a_panels() ? count * 4 * pairs_ : count * a.row;
-    }
-  }
-
-  void prefetch_reads_next(std::int64_t row, std::int64_t rows, std::int64_t column,
-                           std::int64_t columns) const {
-    for (const void* matrix : operands_.reads_next) {
-      if (matrix == nullptr) continue;
-      const float* from = static_cast<const float*>(matrix) + row * spec_.n + column;
-      for (std::int64_t i = 0; i < rows; ++i, from += spec_.n) {
-        for (std::int64_t j = 0; j < columns; j += kLanes) __builtin_prefetch(from + j, 1, 2);
-      }
-    }
-  }
-
-  void run_vnni_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
-                      std::int64_t columns, const F16End& end) const {
-    const VnniPanel b_panel{.a = a.at,
-                            .a_row = a.row,
-                            .a_step = a.step,
-                            .b = vnni_panel_at(column),
-                            .rows = rows,
-                            .pairs = pairs_,
-                            .vectors = vectors,
-                            .columns = columns,
-                            .end = end};
-    if (!plan_.is_amx) {
-      run_vnni(b_panel);
-    } else {
-      spec_.cpu.amx->run_b_panel(b_panel);
-    }
-  }
-
-  const F16Plan& plan_;
-  const F16GemmSpec& spec_;
-  Chunk chunk_;
-  const std::uint16_t* a_;
-  const void* b_;  // bfloat16, or float32 with rounds_b
-  std::byte* c_;
-  const std::byte* start_;
-  const GemmOperands& operands_;
-  float scale_;
-  std::byte* packed_b_;
-  std::byte* packed_a_;
-  float* sums_;
-  std::byte* line_;
-  PackedA taken_ = {};  ///< the packed rows of A: for taken_row_, taken_k_, taken_height_
-  std::int64_t taken_row_ = -1, taken_k_ = -1;
-  int taken_height_ = 0;
-  std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
+  F16Plan plan_;
 };
+
+// ---- packing ----
+
+void VnniKernel::pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
+                        std::byte* scratch) const {
+  const std::uint16_t* from = source_of_a(operands, rows);
+  std::byte* line = plan_.line.in(scratch);
+  auto* elements = reinterpret_cast<std::uint16_t*>(to);
+  if (!plan_.spec.transpose_a) {
+    pad_rows(from, plan_.a_row, rows.rows, rows.steps, 2 * pairs_of(rows.steps), elements);
+  } else if (has_a_panels()) {
+    pack_a_panels(from, rows, to, line);
+  } else {
+    pad_columns(plan_.spec.cpu.isa, from, plan_.a_row, rows.rows, rows.steps, elements,
+                reinterpret_cast<std::uint32_t*>(line));
+  }
+}
+
+/// Packs rows of a transposed A into A panels.
+void VnniKernel::pack_a_panels(const std::uint16_t* from, const GemmRows& rows, std::byte* to,
+                               std::byte* line) const {
+  const std::int64_t pairs = pairs_of(rows.steps);
+  auto* row = reinterpret_cast<std::uint32_t*>(line);
+  auto* panels = reinterpret_cast<std::uint32_t*>(to);
+  for (std::int64_t p = 0; p < pairs; ++p) {
+    pack_vnni(from + 2 * p * plan_.a_row, plan_.a_row,
+              std::min<std::int64_t>(2, rows.steps - 2 * p), rows.rows, row, 0);
+    std::uint32_t* at = panels + p * kVnniPanelRows;
+    for (std::int64_t i = 0; i < rows.rows; i += kVnniPanelRows) {
+      std::memcpy(at, row + i, kVnniPanelRows * sizeof(std::uint32_t));
+      at += kVnniPanelRows * pairs;
+    }
+  }
+}
+
+void VnniKernel::pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
+                        std::byte* scratch) const {
+  const GemmPanels& panels = *columns.panels;
+  const std::int64_t pairs = pairs_of(columns.steps);
+  for (std::int64_t p = columns.first; p < columns.last; ++p) {
+    const std::int64_t offset = panels.split.first(p) * kLanes;
+    const std::int64_t width = panels.split.size(p) * kLanes;
+    const std::int64_t count = std::min(width, panels.columns - offset);
+    pack_panel(operands, columns, panels.column + offset, count, width,
+               reinterpret_cast<std::uint32_t*>(to) + offset * pairs, plan_.line.in(scratch));
+  }
+}
+
+/// Packs `count` columns of B as a panel of `width` columns.
+void VnniKernel::pack_panel(const GemmOperands& operands, const GemmColumns& columns,
+                            std::int64_t column, std::int64_t count, std::int64_t width,
+                            std::uint32_t* to, std::byte* line) const {
+  const F16GemmSpec& spec = plan_.spec;
+  const auto* elements = static_cast<const std::uint16_t*>(operands.b);
+  const auto* floats = static_cast<const float*>(operands.b);
+  const std::int64_t steps = columns.steps;
+  const std::int64_t pairs = ceil_div(steps, 2);
+  std::fill(to + pairs * width, to + pairs_of(steps) * width, 0U);
+  if (!spec.transpose_b) {
+    const std::int64_t at = columns.k * spec.n + column;
+    if (spec.rounds_b) {
+      pack_vnni(floats + at, spec.n, steps, count, to, width);
+    } else {
+      pack_vnni(elements + at, spec.n, steps, count, to, width);
+    }
+    return;
+  }
+  const std::int64_t at = column * spec.k + columns.k;
+  auto* out = reinterpret_cast<float*>(to);  // a transpose moves bits only
+  if (spec.k % 2 == 0 && !spec.rounds_b) {
+    plan_.target->transpose(reinterpret_cast<const float*>(elements + at), spec.k / 2, out, width,
+                            count, pairs);
+  } else {
+    auto* lines = reinterpret_cast<std::uint16_t*>(line);
+    for (std::int64_t j = 0; j < count; j += kLanes) {
+      const std::int64_t rows = std::min(count - j, kLanes);
+      if (spec.rounds_b) {
+        round_rows(floats + at + j * spec.k, rows, steps, lines);
+      } else {
+        pad_rows(elements + at + j * spec.k, spec.k, rows, steps, 2 * pairs, lines);
+      }
+      plan_.target->transpose(reinterpret_cast<const float*>(lines), pairs, out + j, width, rows,
+                              pairs);
+    }
+  }
+  if (count == width) return;
+  for (std::int64_t p = 0; p < pairs; ++p) {
+    std::fill(to + p * width + count, to + (p + 1) * width, 0U);
+  }
+}
+
+void VnniKernel::round_rows(const float* from, std::int64_t rows, std::int64_t steps,
+                            std::uint16_t* to) const {
+  const std::int64_t padded = round_up(steps, 2);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    plan_.narrow(to, from + i * plan_.spec.k, steps);
+    std::fill(to + steps, to + padded, std::uint16_t{0});
+    to += padded;
+  }
+}
+
+// ---- products ----
+
+F16End VnniKernel::end_of(const GemmOperands& operands, const GemmTask& task,
+                          std::int64_t column) const {
+  const F16GemmSpec& spec = plan_.spec;
+  const std::int64_t row = task.rows.row;
+  F16End end{.scale = static_cast<float>(spec.alpha * operands.factor)};
+  end.c_row = spec.n;
+  if (is_f16(spec.c_dtype)) {
+    end.f16_c = static_cast<std::uint16_t*>(operands.c) + row * spec.n + column;
+  } else {
+    end.c = static_cast<float*>(operands.c) + row * spec.n + column;
+  }
+  if (!task.is_first) {
+    end.start = end.c;
+    end.start_row = end.c_row;
+  } else if (spec.start != GemmStart::kZero) {
+    const bool is_row = spec.start == GemmStart::kRow;
+    const std::int64_t at = (is_row ? 0 : row * spec.n) + column;
+    if (is_f16(spec.start_dtype)) {
+      end.f16_start = static_cast<const std::uint16_t*>(operands.start) + at;
+    } else {
+      end.start = static_cast<const float*>(operands.start) + at;
+    }
+    end.start_row = is_row ? 0 : spec.n;
+  }
+  end.relu = spec.relu && task.is_last;
+  return end;
+}
+
+void VnniKernel::compute(const GemmOperands& operands, const GemmTask& task) const {
+  const GemmPanels& panels = *task.columns.panels;
+  const std::int64_t pairs = pairs_of(task.rows.steps);
+  RowsOfA a{.at = task.a, .row = pairs * 4, .step = 4};
+  if (!plan_.packs_a) {
+    a.at = reinterpret_cast<const std::byte*>(source_of_a(operands, task.rows));
+    a.row = plan_.a_row * 2;
+  } else if (has_a_panels()) {
+    a.row = 4;
+    a.step = kVnniPanelRows * 4;
+  }
+  for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
+    const std::int64_t offset = panels.split.first(p) * kLanes;
+    const std::int64_t width = panels.split.size(p) * kLanes;
+    const std::int64_t column = panels.column + offset;
+    VnniPanel panel{.a = a.at,
+                    .a_row = a.row,
+                    .a_step = a.step,
+                    .b = reinterpret_cast<const std::uint32_t*>(task.b) + offset * pairs,
+                    .rows = task.rows.rows,
+                    .pairs = pairs,
+                    .vectors = static_cast<int>(panels.split.size(p)),
+                    .columns = std::min(width, panels.columns - offset),
+                    .end = {}};
+    if (plan_.spec.has_consumer) {
+      consume(operands, task, panel, column);
+    } else {
+      panel.end = end_of(operands, task, column);
+      multiply(panel);
+    }
+  }
+}
+
+/// Passes sums to the consumer, a few rows at a time, and prefetches matrices that it reads.
+void VnniKernel::consume(const GemmOperands& operands, const GemmTask& task, VnniPanel panel,
+                         std::int64_t column) const {
+  float* const sums = plan_.sums.in(task.scratch);
+  panel.end = {.c = sums,
+               .c_row = kBPanelColumns,
+               .scale = static_cast<float>(plan_.spec.alpha * operands.factor)};
+  const std::int64_t all = panel.rows;
+  for (std::int64_t i = 0; i < all; i += plan_.consumer_rows) {
+    panel.rows = std::min(plan_.consumer_rows, all - i);
+    const std::int64_t row = task.rows.row + i;
+    for (const void* matrix : operands.reads_next) {
+      if (matrix == nullptr) continue;
+      const float* from = static_cast<const float*>(matrix) + row * plan_.spec.n + column;
+      for (std::int64_t r = 0; r < panel.rows; ++r, from += plan_.spec.n) {
+        for (std::int64_t j = 0; j < panel.columns; j += kLanes) __builtin_prefetch(from + j, 1, 2);
+      }
+    }
+    multiply(panel);
+    operands.finished(operands.context, {.c = sums,
+                                         .c_row = kBPanelColumns,
+                                         .row = row,
+                                         .rows = panel.rows,
+                                         .column = column,
+                                         .columns = panel.columns});
+    panel.a += has_a_panels() ? panel.rows * 4 * panel.pairs : panel.rows * panel.a_row;
+  }
+}
 
 }  // namespace
 
-void f16_gemm::run(const void* data, const GemmOperands& operands) {
-  const auto& plan = *static_cast<const F16Plan*>(data);
+PreparedGemm drive(F16Plan plan) {
+  constexpr std::int64_t kBytes = 2;  // of an element
   const F16GemmSpec& spec = plan.spec;
-  if (spec.threads == 1) {
-    F16Blocks(plan, operands, Chunk{}).run(0, spec.m, 0, spec.n);
-    return;
-  }
-  on_threads(spec.threads, [&](const Chunk& chunk) {
-    if (plan.split_m) {
-      const std::int64_t unit = plan.is_amx ? kLanes : 8;
-      const std::int64_t units = ceil_div(spec.m, unit);
-      const std::int64_t first = std::min(chunk.first(units) * unit, spec.m);
-      const std::int64_t last = std::min(chunk.last(units) * unit, spec.m);
-      F16Blocks(plan, operands, chunk).run(first, last - first, 0, spec.n);
-    } else {
-      const std::int64_t units = ceil_div(spec.n, kLanes);
-      const std::int64_t first = std::min(chunk.first(units) * kLanes, spec.n);
-      const std::int64_t last = std::min(chunk.last(units) * kLanes, spec.n);
-      F16Blocks(plan, operands, chunk).run(0, spec.m, first, last - first);
-    }
-  });
+  // The last A panel is packed in full, and lines are read in full vectors.
+  const std::int64_t row_room = round_up(plan.block_m, plan.consumer_rows) + kLanes;
+  const std::int64_t k_room = round_up(plan.block_k, 2 * kAmxVnni);
+  ScratchLayout own;
+  plan.sums = own.reserve<float>(spec.has_consumer ? plan.consumer_rows * kBPanelColumns : 0);
+  plan.line = own.reserve<std::byte>(
+      std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan.block_n * 4}));
+  GemmBlocking blocking{.m = plan.block_m, .n = plan.block_n, .k = plan.block_k};
+  blocking.row_unit = plan.consumer_rows;
+  blocking.unit = kLanes;
+  blocking.panel_units = kVnniMaxVectors;
+  blocking.a_bytes = plan.packs_a ? aligned_bytes<std::byte>(row_room * k_room * kBytes) : 0;
+  blocking.b_unit_bytes = kLanes * k_room * kBytes;
+  blocking.scratch_bytes = own.size_bytes();
+  blocking.has_consumer = spec.has_consumer;
+  return drive_gemm(spec.m, spec.n, spec.k, spec.threads, blocking,
+                    std::make_unique<VnniKernel>(plan));
 }
 
-}  // namespace onnxgrad::device
+}  // namespace onnxgrad::device::f16_gemm

@@ -53,22 +53,6 @@ bool is_widened(const F16GemmSpec& spec) {
   return choose(spec) == F16GemmChoice::kWidened || has_consumer_rows(spec);
 }
 
-/// Lays out the scratch and returns its bytes.
-std::int64_t lay_out(F16Plan& plan) {
-  // The last A panel is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan.block_m, plan.consumer_rows) + kLanes;
-  const std::int64_t k_room = round_up(plan.block_k, 2 * kAmxVnni);
-  const std::int64_t sums = plan.spec.has_consumer ? plan.consumer_rows * kBPanelColumns : 0;
-  ScratchLayout all, own;
-  plan.packed_b = (plan.shares_b ? all : own).reserve<std::byte>(plan.block_n * k_room * kBytes);
-  plan.packed_a = own.reserve<std::byte>(plan.packs_a ? row_room * k_room * kBytes : 0);
-  plan.sums = own.reserve<float>(sums);
-  plan.line = own.reserve<std::byte>(
-      std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan.block_n * 4}));
-  plan.thread_scratch = all.reserve_blocks(plan.spec.threads, own);
-  return all.size_bytes();
-}
-
 }  // namespace
 
 bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
@@ -105,38 +89,40 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   ONNXGRAD_ASSERT(!given.has_consumer ||
                   (can_have_consumer(given) && given.start == GemmStart::kZero && !given.relu &&
                    !is_f16(given.c_dtype)));
-  auto plan = std::make_shared<F16Plan>();
-  plan->spec = given;
-  F16GemmSpec& spec = plan->spec;
+  F16Plan plan;
+  plan.spec = given;
+  F16GemmSpec& spec = plan.spec;
   const double flops =
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
   if (is_widened(spec)) return f16_gemm::prepare_widened(spec);
-  plan->target = &gemm_target<float>(spec.cpu.isa);
-  plan->narrow = find_conversion(spec.cpu.isa, DataType::kFloat32, spec.dtype);
-  plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
-  plan->is_amx = choose(spec) == F16GemmChoice::kAmx;
-  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;
-  plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
+  plan.target = &gemm_target<float>(spec.cpu.isa);
+  plan.narrow = find_conversion(spec.cpu.isa, DataType::kFloat32, spec.dtype);
+  plan.a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
+  plan.is_amx = choose(spec) == F16GemmChoice::kAmx;
+  const std::int64_t unit_k = plan.is_amx ? 2 * kAmxVnni : 2;
+  plan.packs_a = spec.transpose_a || spec.k % unit_k != 0;
   const bool is_whole = is_f16(spec.c_dtype) || spec.has_consumer;
   const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
-  plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
+  plan.block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
-    return std::clamp(kBlockBytes / (plan->block_k * kBytes) / unit * unit, unit, most);
+    return std::clamp(kBlockBytes / (plan.block_k * kBytes) / unit * unit, unit, most);
   };
-  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kVnniMaxVectors * kLanes)), kLanes);
-  plan->consumer_rows = plan->is_amx ? 64 : 48;
-  plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
-  // Threads that split columns each pack their part of B, without a wait, and all of a small A.
-  plan->split_m = spec.m >= spec.n || spec.n < kBPanelColumns * spec.threads;
-  plan->shares_b = plan->split_m && spec.threads > 1;
+  plan.block_n = round_up(std::min(spec.n, fitting(kBlockN, kVnniMaxVectors * kLanes)), kLanes);
+  plan.consumer_rows = plan.is_amx ? 64 : 48;
+  const std::int64_t most_rows = fitting(kBlockM, plan.consumer_rows);
+  const std::int64_t row_blocks = std::max<std::int64_t>(ceil_div(spec.m, most_rows), 1);
+  plan.block_m =
+      row_blocks == 1 ? spec.m : round_up(ceil_div(spec.m, row_blocks), plan.consumer_rows);
   PreparedGemm prepared;
+  if (spec.m == 0 || spec.n == 0) {
+    prepared.fn = run_nothing;
+  } else {
+    prepared = f16_gemm::drive(plan);
+  }
   prepared.label =
       fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
-                  plan->is_amx ? "tiles AMX" : "VNNI AVX512-BF16", spec.m, spec.n, spec.k);
-  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : f16_gemm::run;
-  prepared.scratch_bytes = lay_out(*plan);
-  prepared.data = std::move(plan);
+                  plan.is_amx ? "tiles AMX" : "VNNI AVX512-BF16", spec.m, spec.n, spec.k);
   return prepared;
 }
 

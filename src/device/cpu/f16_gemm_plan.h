@@ -22,14 +22,10 @@ struct F16Plan {
   const GemmTarget<float>* target = nullptr;
   bool packs_a = false;
   bool is_amx = false;
-  bool split_m = true;
   std::int64_t consumer_rows = 0;  ///< a multiple of the rows of the widest tiles
   std::int64_t a_row = 0;          ///< row stride of A in memory, in elements
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
-  bool shares_b = false;  ///< threads pack B together; else each packs its own
-  ScratchBlocks thread_scratch = {};
-  ScratchArray<std::byte> packed_b = {};  ///< in scratch if it is shared, else a thread's
-  ScratchArray<std::byte> packed_a = {}, line = {};
+  ScratchArray<std::byte> line = {};
   ScratchArray<float> sums = {};
   ConvertFn narrow = nullptr;
 };
@@ -40,8 +36,8 @@ bool can_have_consumer_widened(const F16GemmSpec& spec);
 /// Whether the widened GEMM is a split GEMM (gemm_split.h).
 bool is_widened_in_parts(const F16GemmSpec& spec);
 
-/// Runs the GEMM of the F16Plan `data`.
-void run(const void* data, const GemmOperands& operands);
+/// Completes the plan of a kVnni or kAmx GEMM: all fields but the label.
+PreparedGemm drive(F16Plan plan);
 
 }  // namespace onnxgrad::device::f16_gemm
 

@@ -128,8 +128,8 @@ bool cpu_has_bf16_dot() {
 
 void run_vnni(const VnniPanel& b_panel) {
   const auto v = static_cast<std::size_t>(b_panel.vectors - 1);
-  const std::int64_t height = kVnniRows[v];
   const bool is_packed = b_panel.a_row == 4 && b_panel.a_step != 4;
+  const std::int64_t height = is_packed ? kVnniPanelRows : kVnniRows[v];
   const std::byte* a = b_panel.a;
   for (std::int64_t row = 0; row < b_panel.rows; row += height) {
     const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(height, b_panel.rows - row));

@@ -38,14 +38,17 @@ struct VnniPanel {
 
 inline constexpr std::ptrdiff_t kVnniLanes = 16;
 inline constexpr int kVnniMaxVectors = 4;
-/// Rows of a packed A panel, by vectors - 1.
+/// Rows of a tile that reads A in place, by vectors - 1.
 inline constexpr int kVnniRows[kVnniMaxVectors] = {8, 8, 8, 6};
+/// Rows of a packed A panel.
+inline constexpr std::int64_t kVnniPanelRows = 6;
 /// VNNI pairs that AMX reads at a time: packed operands are padded with zeros to a multiple.
 inline constexpr std::int64_t kAmxVnni = 16;
 
 /// Whether the processor and the system support AVX512-BF16.
 bool cpu_has_bf16_dot();
-/// Multiplies rows of A, in place (a_step: 4) or in packed A panels of kVnniRows, by a B panel.
+/// Multiplies rows of A, in place (a_step: 4) or in packed A panels of kVnniPanelRows, by a B
+/// panel.
 void run_vnni(const VnniPanel& b_panel);
 /// Packs rows of steps into VNNI layout: to[p, j] = (from[2p, j], from[2p + 1, j]) for `count`
 /// columns; zeros beyond `steps` and `count` up to a multiple of 16. from_row: elements.

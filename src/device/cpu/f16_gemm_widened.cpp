@@ -12,7 +12,7 @@
 #include "device/cpu/gemm_source.h"
 
 // GEMM of 16-bit floats in float32, where no instructions multiply them: a blocked GEMM
-// (gemm_blocked.cpp) or a split GEMM (gemm_split.cpp) whose operands are converted as blocks of
+// (gemm_fma.cpp) or a split GEMM (gemm_split.cpp) whose operands are converted as blocks of
 // them are packed. A C of 16-bit floats is rounded part by part by the GEMM's consumer.
 
 namespace onnxgrad::device {

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_cost.h"
+#include "device/cpu/gemm_fma.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/threads.h"
@@ -140,19 +141,14 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   const T* b = tile.b;
   T* packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) tile.b = packed;
-  on_threads(plan.threads, [&](const Chunk& chunk) {
-    if (plan.pack_b) {
-      const std::int64_t unit = plan.target->lanes;
-      const std::int64_t units = ceil_div(plan.k, unit);
-      const std::int64_t first = chunk.first(units) * unit;
-      const std::int64_t steps = std::min(chunk.last(units) * unit, plan.k) - first;
-      if (steps > 0) {
-        pack_b(plan, b, first, steps, 0, plan.n, packed + first * tile.b_step, tile.b_step);
-      }
-      chunk.wait();
-    }
-    run_b_panel_chunk(plan, tile, chunk);
-  });
+  if (plan.pack_b) {
+    parallel_blocks(plan.threads, plan.k, plan.target->lanes,
+                    [&](std::int64_t first, std::int64_t last) {
+                      pack_b(plan, b, first, last - first, 0, plan.n, packed + first * tile.b_step,
+                             tile.b_step);
+                    });
+  }
+  on_threads(plan.threads, [&](const Chunk& chunk) { run_b_panel_chunk(plan, tile, chunk); });
 }
 
 /// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.
@@ -274,12 +270,14 @@ PreparedGemm prepare(const GemmSpec& spec) {
 
   PreparedGemm prepared;
   const std::int64_t lanes = plan->target->lanes;
+  const auto named = [&](PreparedGemm gemm, const char* name) {
+    gemm.label = fmt::format("{} {} {}x{}x{}", name, plan->target->name, spec.m, spec.n, spec.k);
+    return gemm;
+  };
   const auto finish = [&](auto fn, const char* name) {
     prepared.fn = fn;
-    prepared.label =
-        fmt::format("{} {} {}x{}x{}", name, plan->target->name, spec.m, spec.n, spec.k);
     prepared.data = plan;
-    return prepared;
+    return named(prepared, name);
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
   const bool is_large = std::max(spec.m, kRowsOfRead) * spec.n * spec.k >= kSharedGemm;
@@ -294,21 +292,18 @@ PreparedGemm prepare(const GemmSpec& spec) {
     const bool is_wide = plan->target->a_panel_vectors < plan->target->max_vectors;
     plan->packs_a = choice == GemmChoice::kBlockedPackedA &&
                     (!is_wide || spec.n >= kWideAPanelColumns * spec.threads);
-    prepared.scratch_bytes = plan_packed(*plan, choice != GemmChoice::kTiles);
-    return finish(run_blocked<T>, "packed");
+    return named(prepare_packed_fma_gemm(*plan, choice != GemmChoice::kTiles), "packed");
   }
   switch (choose_gemm(spec, *plan->target)) {
     case GemmChoice::kBlockedPackedA:
       plan->packs_a = true;
       [[fallthrough]];
     case GemmChoice::kBlocked:
-      prepared.scratch_bytes = plan_blocked(*plan);
-      return finish(run_blocked<T>, plan->packs_a ? "packed A" : "blocked");
+      return named(prepare_fma_gemm(*plan), plan->packs_a ? "packed A" : "blocked");
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
         plan->split = &spec.cpu.amx->split;
-        prepared.scratch_bytes = plan_split(*plan);
-        return finish(run_split, "split");
+        return named(prepare_split_gemm(*plan), "split");
       }
       break;
     case GemmChoice::kDots:

@@ -4,60 +4,39 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 
-#include "device/cpu/gemm_plan.h"
+#include "device/cpu/gemm_kernel.h"
+
+// Sums of C's columns (GemmSpec::sums_columns): kernels add them up in T for each block of rows,
+// then these are added in float64.
 
 namespace onnxgrad::device {
 
-/// The sums of C's columns that one thread of a blocked product has (GemmSpec::sums_columns): of a
-/// block, whose rows are few, in T, and over the blocks in double. Both lie in its scratch, by
-/// column of C (GemmPlan::sum_totals, block_sums).
+/// Returns the sums of the block of rows, by column of C, after setting those of the task's columns
+/// to zero; nullptr if there are none, or if C is not complete yet. `lanes`: columns of a vector.
 template <class T>
-class ColumnSums {
- public:
-  ColumnSums() = default;
-  ColumnSums(const GemmPlan<T>& plan, std::byte* scratch)
-      : totals_(plan.sum_totals.in(scratch)), sums_(plan.block_sums.in(scratch)) {}
+T* begin_column_sums(const GemmTask& task, std::int64_t lanes) {
+  if (task.column_sums == nullptr || !task.is_last) return nullptr;
+  const GemmPanels& panels = *task.columns.panels;
+  T* const sums = reinterpret_cast<T*>(task.column_sums);
+  std::fill(sums + panels.column + panels.split.first(task.columns.first) * lanes,
+            sums + panels.column +
+                std::min(panels.split.first(task.columns.last) * lanes, panels.columns),
+            T(0));
+  return sums;
+}
 
-  /// Reserves both for all columns.
-  static void reserve(GemmPlan<T>& plan, ScratchLayout& layout) {
-    plan.sum_totals = layout.reserve<double>(plan.n);
-    plan.block_sums = layout.reserve<T>(plan.n);
+/// Writes columns [first, last) of `to`, the sums of all `row_blocks` blocks of [n] at `sums`.
+template <class T>
+void add_column_sums(const std::byte* sums, std::int64_t row_blocks, std::int64_t n,
+                     std::int64_t first, std::int64_t last, void* to) {
+  const T* const from = reinterpret_cast<const T*>(sums);
+  for (std::int64_t j = first; j < last; ++j) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < row_blocks; ++i) sum += static_cast<double>(from[i * n + j]);
+    static_cast<T*>(to)[j] = static_cast<T>(sum);
   }
-
-  void begin(std::int64_t column, std::int64_t columns) {
-    std::fill_n(totals_ + column, columns, 0.0);
-    std::fill_n(sums_ + column, columns, T(0));
-  }
-
-  /// Sums of the current block, to which tiles add, by column of C; nullptr: nothing is summed.
-  T* of_block() const { return sums_; }
-
-  void end_block(std::int64_t column, std::int64_t columns) {
-    for (std::int64_t j = column; j < column + columns; ++j) {
-      totals_[j] += static_cast<double>(std::exchange(sums_[j], T(0)));
-    }
-  }
-
-  /// Writes columns [first, last) of GemmOperands::column_sums, adding the sums of threads
-  /// [thread, thread + threads).
-  static void write(const GemmPlan<T>& plan, const GemmOperands& operands, std::int64_t thread,
-                    std::int64_t threads, std::int64_t first, std::int64_t last) {
-    auto* to = static_cast<T*>(operands.column_sums);
-    for (std::int64_t j = first; j < last; ++j) {
-      double sum = 0;
-      for (std::int64_t i = thread; i < thread + threads; ++i) {
-        sum += plan.sum_totals.in(plan.thread_scratch.in(operands.scratch, i))[j];
-      }
-      to[j] = static_cast<T>(sum);
-    }
-  }
-
- private:
-  double* totals_ = nullptr;
-  T* sums_ = nullptr;
-};
+}
 
 }  // namespace onnxgrad::device
 

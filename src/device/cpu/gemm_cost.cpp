@@ -76,10 +76,7 @@ bool reads_a_panels(const GemmTarget<T>& target) {
 /// Whether A is packed into A panels, which enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
-  // Threads that split columns each pack all rows.
-  const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-  return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
-         reads_a_panels(target);
+  return spec.n >= kPackedVectors * target.lanes && reads_a_panels(target);
 }
 
 bool can_split(const GemmSpec& spec) {

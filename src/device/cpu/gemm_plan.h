@@ -10,7 +10,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/scratch_layout.h"
 
-// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_blocked.cpp
+// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_fma.cpp
 // and gemm_split.cpp read.
 
 namespace onnxgrad::device {
@@ -22,13 +22,6 @@ inline constexpr std::int64_t kBlockSteps = 256;
 
 /// Maximum of k with a consumer, whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxConsumerSteps = 8192;
-
-/// Whether the threads of a blocked GEMM split the rows of C, so that each packs all of B, instead
-/// of the columns.
-inline bool shares_rows_of_blocks(std::int64_t m, std::int64_t n, std::int64_t lanes,
-                                  std::int64_t threads) {
-  return m > n && n < lanes * 2 * kGemmMaxVectors * threads;
-}
 
 /// Rows of C in tiles, and the functions that compute these.
 template <class T>
@@ -63,26 +56,6 @@ ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
 }
 
-/// Arrays in a thread's scratch of a blocked GEMM.
-template <class T>
-struct BlockedScratch {
-  ScratchArray<T> packed_b = {}, packed_a = {};
-  ScratchArray<T> converted_a = {};
-  ScratchArray<T> lines = {};     ///< rows of B while they are converted
-  ScratchArray<T> consumed = {};  ///< complete elements of a few tiles
-  ScratchArray<T> c = {};         ///< sums of the steps before the last ones
-};
-
-/// Arrays in scratch of a split GEMM (gemm_split.h). Each thread has its own, except for `c`
-/// and, if it is shared, the operand that is packed whole.
-struct SplitScratch {
-  ScratchArray<std::byte> packed = {}, whole = {};
-  ScratchArray<std::uint8_t> flags = {}, whole_flags = {};
-  ScratchArray<float> buffer = {};
-  ScratchArray<float> a_lines = {}, b_lines = {}, b_panel = {};
-  ScratchArray<float> c = {};
-};
-
 template <class T>
 struct GemmPlan {
   const GemmTarget<T>* target = nullptr;
@@ -107,23 +80,15 @@ struct GemmPlan {
 
   // Fields of the blocked driver: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
-  bool split_m = false;  ///< threads split the rows of C; else its columns
   bool has_consumer = false;
-  bool packs_a = false;        ///< packs A into A panels as high as a tile
-  bool packs_in_turn = false;  ///< packs each B panel before its tiles, instead of a block of them
-  bool b_is_packed = false;    ///< all of B is packed, in the B panels of `columns`
+  bool packs_a = false;      ///< packs A into A panels as high as a tile
+  bool b_is_packed = false;  ///< all of B is packed, in the B panels of `columns`
   /// Types of A and B in memory if they are converted; `source_row`: row stride of A in elements.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
   bool is_scaled = false;
   bool sums_columns = false;
-  ScratchBlocks thread_scratch = {};
-  BlockedScratch<T> blocked = {};
-  ScratchArray<double> sum_totals = {};  ///< [n], in a thread's scratch
-  ScratchArray<T> block_sums = {};       ///< [n], in a thread's scratch
   const SplitTarget* split = nullptr;
-  SplitScratch parts = {};
-  std::int64_t whole_bytes = 0;  ///< split: bytes of the operand that threads do not share
 };
 
 /// Moves the tile's pointers down by `rows` rows of C.
@@ -206,22 +171,8 @@ void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row
   (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
 }
 
-/// Sets the fields of the blocked driver; returns the scratch bytes of all threads.
-template <class T>
-std::int64_t plan_blocked(GemmPlan<T>& plan);
-
-/// Sets the fields of the blocked driver for a packed B; returns the scratch bytes of all threads.
-/// `in_blocks`: sums are added up in blocks of k.
-template <class T>
-std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
-
-template <class T>
-void run_blocked(const void* data, const GemmOperands& operands);
-
-/// Sets the fields of the split driver (gemm_split.h) besides the target; returns the scratch bytes
-/// of all threads.
-std::int64_t plan_split(GemmPlan<float>& plan);
-void run_split(const void* data, const GemmOperands& operands);
+/// Plans a split GEMM (gemm_split.h) of a plan whose `split` is set: all fields but the label.
+PreparedGemm prepare_split_gemm(const GemmPlan<float>& plan);
 
 }  // namespace onnxgrad::device
 

@@ -69,16 +69,14 @@ bool SplitOperand::pack_groups(const Range& range, std::byte* to, std::ptrdiff_t
   return is_good;
 }
 
-void SplitOperand::pack(const Range& range, std::byte* to, std::ptrdiff_t group,
-                        std::uint8_t* flags) const {
+void SplitOperand::pack(const Range& range, std::byte* to, std::ptrdiff_t group) const {
   const std::int64_t groups = ceil_div(range.count, kSplitGroup);
-  std::fill_n(flags, groups, std::uint8_t{0});
-  if (pack_groups(range, to, group)) return;
+  const bool is_good = pack_groups(range, to, group);
   for (std::int64_t g = 0; g < groups; ++g) {
     Range of_group = range;
     of_group.first += g * kSplitGroup;
     of_group.count = std::min(kSplitGroup, range.count - g * kSplitGroup);
-    flags[g] = has_infinity(of_group) ? 1 : 0;
+    to[(g + 1) * group - 1] = std::byte{!is_good && has_infinity(of_group)};
   }
 }
 

@@ -34,9 +34,9 @@ struct SplitOperand {
     std::int64_t step = 0, steps = 0;
   };
 
-  /// Packs groups, `group` bytes apart. Sets flags[g] to whether group g has an element that is
-  /// infinite or rounds to infinity: a part would be NaN.
-  void pack(const Range& range, std::byte* to, std::ptrdiff_t group, std::uint8_t* flags) const;
+  /// Packs groups, `group` bytes apart. The last byte of each says whether it has an element that
+  /// is infinite or rounds to infinity: a part would be NaN.
+  void pack(const Range& range, std::byte* to, std::ptrdiff_t group) const;
 
   /// Returns at most kSplitBlock rows or columns of at most kNumberSteps steps in float32.
   Numbers numbers(const Range& range) const;

@@ -41,10 +41,11 @@ void finish(const GemmSpec& spec, const GemmOperands& operands, std::int64_t row
 
 void run_dots(const void* data, const GemmOperands& operands) {
   const auto& spec = *static_cast<const GemmSpec*>(data);
-  on_threads(spec.threads, [&](const Chunk& chunk) {
+  const std::int64_t units = base::ceil_div(spec.n, kRowsAtOnce);
+  on_threads(spec.threads, chunks_of(spec.threads, units), [&](const Chunk& chunk) {
     std::array<float, kRowsAtOnce * kMostRows> sums;
-    const std::int64_t end = chunk.last(spec.n);
-    for (std::int64_t r = chunk.first(spec.n); r < end; r += kRowsAtOnce) {
+    const std::int64_t end = std::min(chunk.last(units) * kRowsAtOnce, spec.n);
+    for (std::int64_t r = chunk.first(units) * kRowsAtOnce; r < end; r += kRowsAtOnce) {
       const std::int64_t count = std::min(kRowsAtOnce, end - r);
       run_quantized_dots(spec.cpu.isa, {.matrix = static_cast<const QuantizedMatrix*>(operands.b),
                                         .a = static_cast<const float*>(operands.a),
@@ -64,10 +65,11 @@ void run_dots(const void* data, const GemmOperands& operands) {
 void run_row_sums(const void* data, const GemmOperands& operands) {
   const auto& spec = *static_cast<const GemmSpec*>(data);
   constexpr std::int64_t kMost = QuantizedRowSums::kMostColumns;
-  on_threads(spec.threads, [&](const Chunk& chunk) {
+  const std::int64_t units = base::ceil_div(spec.n, kMost);
+  on_threads(spec.threads, chunks_of(spec.threads, units), [&](const Chunk& chunk) {
     std::array<float, kMost> sums;
-    const std::int64_t end = chunk.last(spec.n);
-    for (std::int64_t c = chunk.first(spec.n); c < end; c += kMost) {
+    const std::int64_t end = std::min(chunk.last(units) * kMost, spec.n);
+    for (std::int64_t c = chunk.first(units) * kMost; c < end; c += kMost) {
       const std::int64_t count = std::min(kMost, end - c);
       run_quantized_row_sums(spec.cpu.isa,
                              {.matrix = static_cast<const QuantizedMatrix*>(operands.b),

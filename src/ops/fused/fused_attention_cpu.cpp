@@ -35,9 +35,9 @@ void run_forward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
                                   ? 1
                                   : std::min<std::int64_t>(blocks, task.threads);
+  const std::int64_t total = key_heads * pieces;
   const auto run_part = [&](const device::Chunk& chunk) {
     Forward<T> forward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
-    const std::int64_t total = key_heads * pieces;
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       const std::int64_t piece = i % pieces;
       const bool has_next = pieces == 1 && i + 1 < chunk.last(total);
@@ -45,20 +45,20 @@ void run_forward(const Task<T>& task, KernelArgs args, const Launch& launch) {
                   has_next ? i + 1 : -1);
     }
   };
-  device::on_threads(task.threads, run_part);
+  device::on_threads(task.threads, device::chunks_of(task.threads, total), run_part);
 }
 
 template <class T>
 void run_backward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[6 + task.masks.size() + 4];
+  const std::int64_t total = task.k.count();
   const auto run_part = [&](const device::Chunk& chunk) {
     Backward<T> backward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
-    const std::int64_t total = task.k.count();
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       backward.run(i, i + 1 < chunk.last(total) ? i + 1 : -1);
     }
   };
-  device::on_threads(task.threads, run_part);
+  device::on_threads(task.threads, device::chunks_of(task.threads, total), run_part);
 }
 
 /// Chooses the rows per block so that its scores fill part of the L2 cache; fewer with a causal

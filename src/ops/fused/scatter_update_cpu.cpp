@@ -128,7 +128,8 @@ void run_scatter_update(const ScatterData<T>& data, KernelArgs args) {
   const auto own_rows = [&](std::int64_t thread) {
     return reinterpret_cast<T*>(data.thread_rows.in(scratch, thread));
   };
-  device::on_threads(data.threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(data.threads, data.rows);
+  device::on_threads(data.threads, chunks, [&](const device::Chunk& chunk) {
     step.run(chunk.first(data.rows), chunk.last(data.rows), own_rows(chunk.thread));
   });
 }

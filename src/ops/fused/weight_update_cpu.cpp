@@ -116,7 +116,8 @@ void run_matmul_and_update(const UpdateData<T>& data, KernelArgs args) {
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
   const std::int64_t blocks = ceil_div(data.rows, data.block_rows);
-  device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(data.block_threads, blocks);
+  device::on_threads(data.block_threads, chunks, [&](const device::Chunk& chunk) {
     update_blocks(data, arrays, a, b, data.thread_scratch.in(scratch, chunk.thread),
                   chunk.first(blocks), chunk.last(blocks));
   });

@@ -282,11 +282,12 @@ void run_resize(const ResizePlan<T>& plan, KernelArgs args) {
   T* y = args.at<T>(kInputs);
   T* scratch = args.at<T>(kInputs + 1);
   const std::int64_t tasks = plan.planes * plan.stripes;
-  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    for (std::int64_t task = chunk.first(tasks); task < chunk.last(tasks); ++task) {
-      resize_stripe(plan, task, x, y, scratch + chunk.thread * plan.scratch);
-    }
-  });
+  device::on_threads(
+      plan.threads, device::chunks_of(plan.threads, tasks), [&](const device::Chunk& chunk) {
+        for (std::int64_t task = chunk.first(tasks); task < chunk.last(tasks); ++task) {
+          resize_stripe(plan, task, x, y, scratch + chunk.thread * plan.scratch);
+        }
+      });
 }
 
 template <class T>

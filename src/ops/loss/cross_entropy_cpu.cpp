@@ -184,10 +184,11 @@ struct RowScratch {
   }
 };
 
-// Splits the rows among the threads: calls f(first row, number of rows, thread) for each chunk.
+// Splits the rows into chunks: calls f(first row, number of rows, thread) for each.
 template <class F>
 void share_rows(const LossTask& task, const F& f) {
-  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(task.threads, task.rows());
+  device::on_threads(task.threads, chunks, [&](const device::Chunk& chunk) {
     const std::int64_t first = chunk.first(task.rows());
     f(first, chunk.last(task.rows()) - first, chunk.thread);
   });

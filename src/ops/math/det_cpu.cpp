@@ -158,7 +158,8 @@ void run_matrices(const MatrixData& task, KernelArgs args) {
   const std::int64_t size = task.n * task.n;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
-  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(task.threads, task.matrices);
+  device::on_threads(task.threads, chunks, [&](const device::Chunk& chunk) {
     auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk.thread));
     const std::int64_t end = chunk.last(task.matrices);
     for (std::int64_t m = chunk.first(task.matrices); m < end; ++m) {

@@ -102,8 +102,9 @@ void run_batch(const BatchData& batch, KernelArgs args) {
 }
 
 void run_batch_parallel(const BatchData& batch, KernelArgs args) {
-  device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
-    const auto count = static_cast<std::int64_t>(batch.batch.a.size());
+  const auto count = static_cast<std::int64_t>(batch.batch.a.size());
+  const std::int64_t chunks = device::chunks_of(batch.threads, count);
+  device::on_threads(batch.threads, chunks, [&](const device::Chunk& chunk) {
     run_range(batch, args, batch.thread_scratch.in(args[3], chunk.thread),
               static_cast<std::size_t>(chunk.first(count)),
               static_cast<std::size_t>(chunk.last(count)));

@@ -287,10 +287,10 @@ class Worker {
 
 void run(const Bf16ResultPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    Worker worker(plan, args, chunk.thread);
-    worker.pack(chunk);
-    chunk.wait();
-    worker.run(chunk.first(plan.units()), chunk.last(plan.units()));
+    Worker(plan, args, chunk.thread).pack(chunk);
+  });
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    Worker(plan, args, chunk.thread).run(chunk.first(plan.units()), chunk.last(plan.units()));
   });
 }
 

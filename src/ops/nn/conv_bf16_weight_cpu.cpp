@@ -64,15 +64,15 @@ struct Bf16WeightPlan {
 
 class Worker {
  public:
-  /// all: all threads; chunk: the threads that process the same images.
+  /// all: all chunks; chunk: those that process the same images.
   Worker(const Bf16WeightPlan& plan, KernelArgs args, const device::Chunk& all,
          const device::Chunk& chunk)
       : plan_(plan), args_(args), all_(all), chunk_(chunk) {
     std::byte* scratch = args[plan.task.scratch];
-    std::byte* set = plan.set_scratch.in(scratch, plan.splits_images ? all.thread : 0);
+    std::byte* set = plan.set_scratch.in(scratch, plan.splits_images ? all.index : 0);
     turned_ = plan.turned.in(set);
     sums_ = plan.sums.in(set);
-    std::byte* own = plan.thread_scratch.in(scratch, all.thread);
+    std::byte* own = plan.thread_scratch.in(scratch, all.index);
     copy_ = plan.copy.in(own);
     rows_ = plan.y_rows.in(own);
     const std::int64_t blocks = ceil_div(plan.channels, kTapColumns);
@@ -81,21 +81,66 @@ class Worker {
                              : std::min(chunk.last(blocks) * kTapColumns, plan.channels);
     first_tap_ = plan.splits_taps ? chunk.first(plan.taps) : 0;
     last_tap_ = plan.splits_taps ? chunk.last(plan.taps) : plan.taps;
-    std::fill_n(copy_, (last_ - first_) * plan.copies.channel(), std::uint16_t{0});
   }
 
-  /// Accumulates over images [first, last).
-  void run(std::int64_t first, std::int64_t last) {
-    for (std::int64_t image = first; image < last; image += plan_.images) {
-      const std::int64_t images = std::min(plan_.images, last - image);
-      if (image > first) chunk_.wait();  // before y of the last unit is overwritten
-      turn_y(image, images);
-      copy_x(image, images);
-      chunk_.wait();
-      add_products(image > first, plan_.steps(images));
+  /// Makes copies of some images, for add_products().
+  void copy(std::int64_t image, std::int64_t images, bool is_first) {
+    if (is_first) {
+      std::fill_n(copy_, (last_ - first_) * plan_.copies.channel(), std::uint16_t{0});
     }
-    all_.wait();
-    write();
+    turn_y(image, images);
+    copy_x(image, images);
+  }
+
+  /// Adds the products of `images` images that have been copied, or sets the sums to them.
+  void add_products(std::int64_t images, bool adds) const {
+    const std::int64_t steps = plan_.steps(images);
+    for (std::int64_t c = first_; c < last_; c += kTapRows) {
+      const std::uint16_t* x =
+          copy_ + (c - first_) * plan_.copies.channel() + plan_.copies.origin();
+      for (std::int64_t tap = first_tap_; tap < last_tap_; ++tap) {
+        plan_.products({.a = reinterpret_cast<const std::byte*>(
+                            x + plan_.tap_offsets[static_cast<std::size_t>(tap)]),
+                        .a_row = plan_.copies.channel() * 2,
+                        .a_offsets = plan_.a_offsets.data(),
+                        .b = reinterpret_cast<const std::byte*>(turned_),
+                        .b_row = plan_.padded_columns * 4,
+                        .b_offsets = plan_.b_offsets.data(),
+                        .steps = steps,
+                        .sums = sums_ + (c * plan_.taps + tap) * plan_.padded_columns,
+                        .sums_row = plan_.taps * plan_.padded_columns,
+                        .rows = std::min(kTapRows, last_ - c),
+                        .columns = plan_.padded_columns,
+                        .adds = adds});
+      }
+    }
+  }
+
+  /// Writes the rows of w of this chunk, summed over all sets.
+  void write() {
+    const std::int64_t first = all_.first(plan_.rows());
+    const std::int64_t last = all_.last(plan_.rows());
+    if (first == last) return;
+    const auto sums_of = [&](std::int64_t set) {
+      return plan_.sums.in(plan_.set_scratch.in(args_[plan_.task.scratch], set)) +
+             first * plan_.padded_columns;
+    };
+    float* sums = sums_of(0);
+    for (std::int64_t other = 1; other < plan_.sets; ++other) {
+      const float* from = sums_of(other);
+      for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
+    }
+    auto* spare = reinterpret_cast<float*>(rows_);  // y is no longer needed
+    for (std::int64_t m = 0; m < plan_.columns; m += kConsumedChannels) {
+      finish_weights<float>(plan_.task, args_,
+                            {.from = sums + m,
+                             .from_row = plan_.padded_columns,
+                             .channel = m,
+                             .channels = std::min(kConsumedChannels, plan_.columns - m),
+                             .column = first,
+                             .columns = last - first},
+                            spare);
+    }
   }
 
  private:
@@ -162,55 +207,6 @@ class Worker {
     }
   }
 
-  void add_products(bool adds, std::int64_t steps) const {
-    for (std::int64_t c = first_; c < last_; c += kTapRows) {
-      const std::uint16_t* x =
-          copy_ + (c - first_) * plan_.copies.channel() + plan_.copies.origin();
-      for (std::int64_t tap = first_tap_; tap < last_tap_; ++tap) {
-        plan_.products({.a = reinterpret_cast<const std::byte*>(
-                            x + plan_.tap_offsets[static_cast<std::size_t>(tap)]),
-                        .a_row = plan_.copies.channel() * 2,
-                        .a_offsets = plan_.a_offsets.data(),
-                        .b = reinterpret_cast<const std::byte*>(turned_),
-                        .b_row = plan_.padded_columns * 4,
-                        .b_offsets = plan_.b_offsets.data(),
-                        .steps = steps,
-                        .sums = sums_ + (c * plan_.taps + tap) * plan_.padded_columns,
-                        .sums_row = plan_.taps * plan_.padded_columns,
-                        .rows = std::min(kTapRows, last_ - c),
-                        .columns = plan_.padded_columns,
-                        .adds = adds});
-      }
-    }
-  }
-
-  /// Writes this thread's rows of w, summed over all sets.
-  void write() {
-    const std::int64_t first = all_.first(plan_.rows());
-    const std::int64_t last = all_.last(plan_.rows());
-    if (first == last) return;
-    const auto sums_of = [&](std::int64_t set) {
-      return plan_.sums.in(plan_.set_scratch.in(args_[plan_.task.scratch], set)) +
-             first * plan_.padded_columns;
-    };
-    float* sums = sums_of(0);
-    for (std::int64_t other = 1; other < plan_.sets; ++other) {
-      const float* from = sums_of(other);
-      for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
-    }
-    auto* spare = reinterpret_cast<float*>(rows_);  // y is no longer needed
-    for (std::int64_t m = 0; m < plan_.columns; m += kConsumedChannels) {
-      finish_weights<float>(plan_.task, args_,
-                            {.from = sums + m,
-                             .from_row = plan_.padded_columns,
-                             .channel = m,
-                             .channels = std::min(kConsumedChannels, plan_.columns - m),
-                             .column = first,
-                             .columns = last - first},
-                            spare);
-    }
-  }
-
   const Bf16WeightPlan& plan_;
   KernelArgs args_;
   device::Chunk all_, chunk_;
@@ -223,13 +219,33 @@ class Worker {
 };
 
 void run(const Bf16WeightPlan& plan, KernelArgs args) {
-  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    if (plan.splits_images) {
-      Worker(plan, args, chunk, {}).run(chunk.first(plan.batch), chunk.last(plan.batch));
-    } else {
-      Worker(plan, args, chunk, chunk).run(0, plan.batch);
+  const auto visit_images = [&](std::int64_t first, std::int64_t last, const auto& f) {
+    for (std::int64_t image = first; image < last; image += plan.images) {
+      f(image, std::min(plan.images, last - image), image == first);
     }
-  });
+  };
+  using device::Chunk;
+  if (plan.splits_images) {
+    device::on_threads(plan.threads, [&](const Chunk& chunk) {
+      Worker worker(plan, args, chunk, {});
+      visit_images(chunk.first(plan.batch), chunk.last(plan.batch),
+                   [&](std::int64_t image, std::int64_t images, bool is_first) {
+                     worker.copy(image, images, is_first);
+                     worker.add_products(images, !is_first);
+                   });
+    });
+  } else {
+    visit_images(0, plan.batch, [&](std::int64_t image, std::int64_t images, bool is_first) {
+      device::on_threads(plan.threads, [&](const Chunk& chunk) {
+        Worker(plan, args, chunk, chunk).copy(image, images, is_first);
+      });
+      device::on_threads(plan.threads, [&](const Chunk& chunk) {
+        Worker(plan, args, chunk, chunk).add_products(images, !is_first);
+      });
+    });
+  }
+  device::on_threads(plan.threads,
+                     [&](const Chunk& chunk) { Worker(plan, args, chunk, chunk).write(); });
 }
 
 void set_taps(const ConvShape& shape, Bf16WeightPlan& plan) {

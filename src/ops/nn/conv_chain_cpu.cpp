@@ -84,7 +84,8 @@ void run(const ChainPlan& plan, KernelArgs args, const Launch& launch) {
     for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
     return;
   }
-  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(plan.threads, plan.units());
+  device::on_threads(plan.threads, chunks, [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     for (std::int64_t u = chunk.first(plan.units()); u < chunk.last(plan.units()); ++u) {
       run_unit(plan, u, args, own, launch);

@@ -47,8 +47,8 @@ void run_planes(const DepthRowsPlan& plan, KernelArgs args, std::int64_t first, 
 
 template <class T>
 void run(const DepthRowsPlan& plan, KernelArgs args) {
-  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));
+  device::parallel_ranges(plan.threads, plan.planes(), [&](std::int64_t first, std::int64_t last) {
+    run_planes<T>(plan, args, first, last);
   });
 }
 

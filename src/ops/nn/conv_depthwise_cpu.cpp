@@ -289,24 +289,26 @@ class Sums {
 };
 
 template <class T>
-void run_part(const DepthwisePlan& plan, KernelArgs args, const device::Chunk& chunk) {
-  std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
-  if (plan.is_sum()) {
-    Sums<T> sums(plan, args, own);
-    const std::int64_t units = plan.parts * plan.blocks();
-    sums.run(chunk.first(units), chunk.last(units));
-    chunk.wait();
-    sums.write(chunk.first(plan.blocks()), chunk.last(plan.blocks()));
+void run(const DepthwisePlan& plan, KernelArgs args) {
+  const auto own = [&](const device::Chunk& chunk) {
+    return plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
+  };
+  if (!plan.is_sum()) {
+    const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
+    device::on_threads(
+        plan.threads, device::chunks_of(plan.threads, units), [&](const device::Chunk& chunk) {
+          Results<T>(plan, args, own(chunk)).run(chunk.first(units), chunk.last(units));
+        });
     return;
   }
-  const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
-  Results<T>(plan, args, own).run(chunk.first(units), chunk.last(units));
-}
-
-template <class T>
-void run(const DepthwisePlan& plan, KernelArgs args) {
-  device::on_threads(plan.threads,
-                     [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });
+  const std::int64_t units = plan.parts * plan.blocks();
+  device::on_threads(plan.threads, device::chunks_of(plan.threads, units),
+                     [&](const device::Chunk& chunk) {
+                       Sums<T>(plan, args, own(chunk)).run(chunk.first(units), chunk.last(units));
+                     });
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    Sums<T>(plan, args, own(chunk)).write(chunk.first(plan.blocks()), chunk.last(plan.blocks()));
+  });
 }
 
 using Axes = std::array<AxisPhase, 3>;

@@ -151,10 +151,10 @@ void run_together(const F16ConvPlan& plan, KernelArgs args, const Launch& launch
 /// Computes separate units on each thread; sums are added in the order of units, then of threads.
 void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[plan.task.scratch];
+  auto* w = args.at<float>(plan.task.w);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    auto* w = args.at<float>(plan.task.w);
-    float* sums = chunk.thread == 0 ? w : plan.sums.in(own);
+    std::byte* own = plan.thread_scratch.in(scratch, chunk.index);
+    float* sums = chunk.index == 0 ? w : plan.sums.in(own);
     float* partial = plan.partial.in(own);
     const std::int64_t begin = chunk.first(plan.units());
     const std::int64_t end = chunk.last(plan.units());
@@ -168,9 +168,10 @@ void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
       if (!plan.is_sum() || to == sums) continue;
       add(partial, 0, unit.groups * plan.group_weights, sums + unit.group * plan.group_weights);
     }
-    if (!plan.is_sum()) return;
-    chunk.wait();
-    for (std::int64_t other = 1; other < chunk.threads; ++other) {
+  });
+  if (!plan.is_sum() || plan.threads == 1) return;
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    for (std::int64_t other = 1; other < chunk.count; ++other) {
       add(plan.sums.in(plan.thread_scratch.in(scratch, other)), chunk.first(plan.weights()),
           chunk.last(plan.weights()), w);
     }

@@ -343,17 +343,20 @@ void run_result(const ResultPlan<T>& plan, KernelArgs args) {
   const std::byte* packed = is_packed ? plan.packed.raw() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   const std::int64_t units = plan.part_units() * plan.parts;
-  const auto run_part = [&](const device::Chunk& chunk) {
-    std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    if (!is_packed) {
-      const T* bias = args.find<T>(plan.task.bias);
-      pack_weights(plan, args.at<const T>(plan.task.w), bias, chunk.first(items), chunk.last(items),
-                   scratch, plan.spare.in(own));
-      chunk.wait();
-    }
-    Unit<T>(plan, args, packed, own).run(chunk.first(units), chunk.last(units));
+  const auto own = [&](const device::Chunk& chunk) {
+    return plan.thread_scratch.in(scratch, chunk.thread);
   };
-  device::on_threads(plan.threads, run_part);
+  if (!is_packed) {
+    const T* bias = args.find<T>(plan.task.bias);
+    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+      pack_weights(plan, args.at<const T>(plan.task.w), bias, chunk.first(items), chunk.last(items),
+                   scratch, plan.spare.in(own(chunk)));
+    });
+  }
+  device::on_threads(
+      plan.threads, device::chunks_of(plan.threads, units), [&](const device::Chunk& chunk) {
+        Unit<T>(plan, args, packed, own(chunk)).run(chunk.first(units), chunk.last(units));
+      });
 }
 
 template <class T>

@@ -495,15 +495,19 @@ void run_weight(const WeightPlan<T>& plan, KernelArgs args) {
   T* sums = plan.thread_sums(scratch, 0);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    Unit<T> unit(plan, args, chunk.thread, scratch);
+    Unit<T> unit(plan, args, chunk.index, scratch);
     if (plan.shares_panels) {
       unit.run(0, units);
     } else {
       unit.run(chunk.first(units), chunk.last(units));
-      chunk.wait();
-      add_sums(plan, chunk.first(plan.sums()), chunk.last(plan.sums()), scratch);
     }
-    chunk.wait();
+  });
+  if (!plan.shares_panels && plan.threads > 1) {
+    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+      add_sums(plan, chunk.first(plan.sums()), chunk.last(plan.sums()), scratch);
+    });
+  }
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.mode == WeightMode::kDots) {
       finish_weights<T>(plan.task, args, sums, chunk.first(plan.sums()), chunk.last(plan.sums()));
     } else {

@@ -269,30 +269,37 @@ class Worker {
 };
 
 void run_result(const WinogradResultPlan& plan, KernelArgs args) {
-  const auto run_part = [&](const device::Chunk& chunk) {
-    Worker worker(plan, args, chunk.thread);
-    if (chunk.thread == 0) worker.prepare_bias();
-    const auto panels = static_cast<std::int64_t>(plan.panels.size());
-    if (plan.stores_images) {
-      const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(chunk.first(images), chunk.last(images));
-      chunk.wait();
-      const std::int64_t parts = static_cast<std::int64_t>(plan.part_panels.size()) - 1;
-      const auto first = [&](std::int64_t thread) {
-        return plan.part_panels[static_cast<std::size_t>(std::min(thread, parts))];
-      };
-      worker.run_panels(first(chunk.thread), first(chunk.thread + 1));
-    } else {
-      const std::int64_t blocks = panels * worker.channel_blocks();
-      if (!plan.packed.is_defined()) {
-        worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared_weights());
-      }
-      chunk.wait();
-      const std::int64_t units = plan.geometry.units.count();
-      worker.run_units(chunk.first(units), chunk.last(units));
-    }
+  Worker(plan, args, 0).prepare_bias();
+  const auto on_threads = [&](const auto& part) {
+    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+      part(Worker(plan, args, chunk.index), chunk);
+    });
   };
-  device::on_threads(plan.threads, run_part);
+  if (plan.stores_images) {
+    const std::int64_t images = plan.geometry.units.batch;
+    on_threads([&](Worker worker, const device::Chunk& chunk) {
+      worker.prepare_images(chunk.first(images), chunk.last(images));
+    });
+    const std::int64_t parts = static_cast<std::int64_t>(plan.part_panels.size()) - 1;
+    const auto first = [&](std::int64_t part) {
+      return plan.part_panels[static_cast<std::size_t>(std::min(part, parts))];
+    };
+    on_threads([&](Worker worker, const device::Chunk& chunk) {
+      worker.run_panels(first(chunk.index), first(chunk.index + 1));
+    });
+    return;
+  }
+  if (!plan.packed.is_defined()) {
+    const auto panels = static_cast<std::int64_t>(plan.panels.size());
+    on_threads([&](Worker worker, const device::Chunk& chunk) {
+      const std::int64_t blocks = panels * worker.channel_blocks();
+      worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared_weights());
+    });
+  }
+  const std::int64_t units = plan.geometry.units.count();
+  on_threads([&](Worker worker, const device::Chunk& chunk) {
+    worker.run_units(chunk.first(units), chunk.last(units));
+  });
 }
 
 void place_scratch(WinogradResultPlan& plan) {

@@ -217,22 +217,29 @@ class WeightWorker {
 };
 
 void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
-  const auto run_part = [&](const device::Chunk& chunk) {
-    WeightWorker worker(plan, args, chunk.thread);
-    const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
-    if (plan.stores_images) {
-      const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(chunk.first(images), chunk.last(images));
-      chunk.wait();
-      worker.compute_blocks(chunk.first(blocks), chunk.last(blocks));
-    } else {
-      const std::int64_t units = plan.geometry.units.count();
-      worker.add_units(chunk.first(units), chunk.last(units));
-      chunk.wait();
-      worker.write_sums(chunk.first(blocks), chunk.last(blocks), chunk.threads);
-    }
+  const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
+  const auto on_threads = [&](const auto& part) {
+    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+      part(WeightWorker(plan, args, chunk.index), chunk);
+    });
   };
-  device::on_threads(plan.threads, run_part);
+  if (plan.stores_images) {
+    const std::int64_t images = plan.geometry.units.batch;
+    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
+      worker.prepare_images(chunk.first(images), chunk.last(images));
+    });
+    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
+      worker.compute_blocks(chunk.first(blocks), chunk.last(blocks));
+    });
+  } else {
+    const std::int64_t units = plan.geometry.units.count();
+    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
+      worker.add_units(chunk.first(units), chunk.last(units));
+    });
+    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
+      worker.write_sums(chunk.first(blocks), chunk.last(blocks), chunk.count);
+    });
+  }
 }
 
 void place_scratch(WinogradWeightPlan& plan) {

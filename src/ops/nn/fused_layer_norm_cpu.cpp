@@ -94,14 +94,6 @@ std::int64_t group_elements(const Rows& rows) {
   return device::aligned_count<float>(rows_together(rows) * rows.size);
 }
 
-/// Calls f(first row, end row, thread) on each thread.
-template <class F>
-void share_rows(const Rows& rows, const F& f) {
-  device::on_threads(rows.threads, [&](const device::Chunk& chunk) {
-    f(chunk.first(rows.count), chunk.last(rows.count), static_cast<int>(chunk.thread));
-  });
-}
-
 // ---- forward ----
 
 /// Argument indices of the operands; -1: absent.
@@ -178,31 +170,34 @@ void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
   const Drop drop = drop_of(task, args);
   const std::int64_t group = group_elements(rows);
   const bool has_y = !task.y.is_absent(args);
-  share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
-    float* own = task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + thread * (2 * group);
-    visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
-      const std::int64_t begin = row * rows.size;
-      const std::int64_t end = begin + count * rows.size;
-      const float* values = task.x.load(args, begin, end - begin, own);
-      for (std::int64_t at = begin; residual != nullptr && at < end; at += rows.size) {
-        drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at),
-                     values + (at - begin), residual + at, rows.size, sum + at,
-                     mask == nullptr ? nullptr : mask + at);
-      }
-      if (residual != nullptr) values = sum + begin;
-      const auto statistics = statistics_of(values, rows, count);
-      float* y = has_y ? task.y.place(args, begin, own + group) : nullptr;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const Statistics& s = statistics[static_cast<std::size_t>(i)];
-        if (means != nullptr) means[row + i] = s.mean;
-        if (inverses != nullptr) inverses[row + i] = s.inverse;
-        const std::int64_t at = i * rows.size;
-        if (!has_y) continue;
-        stretches::scale_row(rows.isa, values + at, s.mean, s.inverse, scale, bias, y + at,
-                             rows.size);
-      }
-      if (has_y) task.y.finish(args, begin, end - begin, y);
-    });
+  const std::int64_t chunks = device::chunks_of(rows.threads, rows.count);
+  device::on_threads(rows.threads, chunks, [&](const device::Chunk& chunk) {
+    float* own =
+        task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + chunk.thread * (2 * group);
+    visit_groups(rows, chunk.first(rows.count), chunk.last(rows.count),
+                 [&](std::int64_t row, std::int64_t count) {
+                   const std::int64_t begin = row * rows.size;
+                   const std::int64_t end = begin + count * rows.size;
+                   const float* values = task.x.load(args, begin, end - begin, own);
+                   for (std::int64_t at = begin; residual != nullptr && at < end; at += rows.size) {
+                     drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at),
+                                  values + (at - begin), residual + at, rows.size, sum + at,
+                                  mask == nullptr ? nullptr : mask + at);
+                   }
+                   if (residual != nullptr) values = sum + begin;
+                   const auto statistics = statistics_of(values, rows, count);
+                   float* y = has_y ? task.y.place(args, begin, own + group) : nullptr;
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     const Statistics& s = statistics[static_cast<std::size_t>(i)];
+                     if (means != nullptr) means[row + i] = s.mean;
+                     if (inverses != nullptr) inverses[row + i] = s.inverse;
+                     const std::int64_t at = i * rows.size;
+                     if (!has_y) continue;
+                     stretches::scale_row(rows.isa, values + at, s.mean, s.inverse, scale, bias,
+                                          y + at, rows.size);
+                   }
+                   if (has_y) task.y.finish(args, begin, end - begin, y);
+                 });
   });
 }
 
@@ -217,7 +212,7 @@ struct GradTask {
   bool has_f16() const { return dy.is_f16() || x.is_f16() || ds.is_f16(); }
 };
 
-/// Buffers of a thread: partial sums over rows, a row to work in, and groups of rows for f16 or
+/// Buffers of a chunk: partial sums over rows, a row to work in, and groups of rows for f16 or
 /// bf16 operands.
 struct GradSums {
   float* row;
@@ -230,16 +225,16 @@ struct GradSums {
 };
 constexpr std::int64_t kScratchRows = 4;
 
-// Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
-std::int64_t thread_elements(const GradTask& task) {
+// Returns the scratch elements per chunk, in whole cache lines, so that threads never share one.
+std::int64_t chunk_elements(const GradTask& task) {
   const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;
   return groups + device::aligned_count<float>(kScratchRows * task.rows.size);
 }
 
-GradSums sums_of(const GradTask& task, KernelArgs args, std::int64_t thread) {
+GradSums sums_of(const GradTask& task, KernelArgs args, std::int64_t chunk) {
   const std::int64_t size = task.rows.size;
-  const std::int64_t elements = thread_elements(task);
-  float* first = args.at<float>(task.scratch) + thread * elements;
+  const std::int64_t elements = chunk_elements(task);
+  float* first = args.at<float>(task.scratch) + chunk * elements;
   const std::int64_t group = group_elements(task.rows);
   float* groups = first + elements - 3 * group;
   return {first,  first + size,   first + 2 * size,  first + 3 * size,
@@ -271,45 +266,47 @@ void run_grad(const GradTask& task, KernelArgs args) {
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
   const bool has_ds = !task.ds.is_absent(args);
   const auto size = static_cast<double>(rows.size);
-  share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
-    const GradSums own = sums_of(task, args, thread);
+  device::on_threads(rows.threads, [&](const device::Chunk& chunk) {
+    const GradSums own = sums_of(task, args, chunk.index);
     std::fill_n(own.dscale, (kScratchRows - 1) * rows.size, 0.0F);
-    visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
-      const std::int64_t begin = row * rows.size;
-      const std::int64_t elements = count * rows.size;
-      const float* x = task.x.load(args, begin, elements, own.x);
-      const float* dy = task.dy.load(args, begin, elements, own.dy);
-      const auto statistics = statistics_of(x, rows, count);
-      std::array<stretches::GradSums, kMostTogether> sums;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t at = i * rows.size;
-        const auto place = static_cast<std::size_t>(i);
-        sums[place] = stretches::scale_row_sums(rows.isa, dy + at, x + at, statistics[place].mean,
-                                                statistics[place].inverse, scale, own.dscale,
-                                                own.dbias, rows.size);
-      }
-      if (is_alone && !has_ds) return;
-      float* ds = has_ds ? task.ds.place(args, begin, own.ds) : nullptr;
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t at = i * rows.size;
-        const auto place = static_cast<std::size_t>(i);
-        float* result = has_ds ? ds + at : own.row;
-        stretches::scale_row_grad(rows.isa, dy + at, x + at, statistics[place].mean,
-                                  statistics[place].inverse, scale,
-                                  static_cast<float>(sums[place].dy / size),
-                                  static_cast<float>(sums[place].dot / size), result, rows.size);
-        finish_row(task, args, begin + at, result, own.sums);
-      }
-      if (has_ds) task.ds.finish(args, begin, elements, ds);
-    });
+    visit_groups(rows, chunk.first(rows.count), chunk.last(rows.count),
+                 [&](std::int64_t row, std::int64_t count) {
+                   const std::int64_t begin = row * rows.size;
+                   const std::int64_t elements = count * rows.size;
+                   const float* x = task.x.load(args, begin, elements, own.x);
+                   const float* dy = task.dy.load(args, begin, elements, own.dy);
+                   const auto statistics = statistics_of(x, rows, count);
+                   std::array<stretches::GradSums, kMostTogether> sums;
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     const std::int64_t at = i * rows.size;
+                     const auto place = static_cast<std::size_t>(i);
+                     sums[place] = stretches::scale_row_sums(
+                         rows.isa, dy + at, x + at, statistics[place].mean,
+                         statistics[place].inverse, scale, own.dscale, own.dbias, rows.size);
+                   }
+                   if (is_alone && !has_ds) return;
+                   float* ds = has_ds ? task.ds.place(args, begin, own.ds) : nullptr;
+                   for (std::int64_t i = 0; i < count; ++i) {
+                     const std::int64_t at = i * rows.size;
+                     const auto place = static_cast<std::size_t>(i);
+                     float* result = has_ds ? ds + at : own.row;
+                     stretches::scale_row_grad(rows.isa, dy + at, x + at, statistics[place].mean,
+                                               statistics[place].inverse, scale,
+                                               static_cast<float>(sums[place].dy / size),
+                                               static_cast<float>(sums[place].dot / size), result,
+                                               rows.size);
+                     finish_row(task, args, begin + at, result, own.sums);
+                   }
+                   if (has_ds) task.ds.finish(args, begin, elements, ds);
+                 });
   });
   const auto collect = [&](int place, auto part) {
     if (place < 0 || args[place] == nullptr) return;
     auto* to = args.at<float>(place);
     std::copy_n(part(sums_of(task, args, 0)), rows.size, to);
-    for (int thread = 1; thread < rows.threads; ++thread) {
-      const float* from = part(sums_of(task, args, thread));
-      for (std::int64_t i = 0; i < rows.size; ++i) to[i] += from[i];
+    for (std::int64_t i = 1; i < rows.threads; ++i) {
+      const float* from = part(sums_of(task, args, i));
+      for (std::int64_t j = 0; j < rows.size; ++j) to[j] += from[j];
     }
   };
   collect(task.dscale, [](const GradSums& sums) { return sums.dscale; });
@@ -452,7 +449,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::stri
   task.scratch = first + static_cast<int>(request.outputs.size());
   KernelOffer offer = prepared<run_grad>(task, std::move(label));
   offer.kernel.scratch_bytes =
-      task.rows.threads * thread_elements(task) * static_cast<std::int64_t>(sizeof(float));
+      task.rows.threads * chunk_elements(task) * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
 

@@ -363,9 +363,7 @@ template <class F>
 void visit_tasks(const CellPlan& plan, F&& f) {
   const std::int64_t tasks = plan.tasks();
   const auto threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks));
-  device::on_threads(plan.shape.steps == 0 ? 1 : threads, [&](const device::Chunk& chunk) {
-    for (std::int64_t task = chunk.thread; task < tasks; task += chunk.threads) f(task);
-  });
+  device::parallel_for(plan.shape.steps == 0 ? 1 : threads, tasks, f);
 }
 
 /// sums[0, size) = the sum over the blocks of direction d of parts [tasks, size].

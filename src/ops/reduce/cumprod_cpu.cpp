@@ -68,7 +68,8 @@ void run_grad(const CumProdData& c, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* x = args.at<T>(1);
   T* dx = args.at<T>(3);
-  device::on_threads(c.threads, [&](const device::Chunk& chunk) {
+  const std::int64_t chunks = device::chunks_of(c.threads, c.outer);
+  device::on_threads(c.threads, chunks, [&](const device::Chunk& chunk) {
     T* r = args.at<T>(4) + chunk.thread * c.inner;
     const std::int64_t end = chunk.last(c.outer);
     for (std::int64_t o = chunk.first(c.outer); o < end; ++o) {

@@ -234,24 +234,25 @@ void run_topk(const TopKData& topk, KernelArgs args) {
   // A task is one row, or several rows that are transposed together.
   const std::int64_t tasks_per_slice = ceil_div(topk.inner, kColumns);
   const std::int64_t tasks = topk.outer * tasks_per_slice;
-  device::on_threads(topk.threads, [&](const device::Chunk& chunk) {
-    std::byte* scratch = topk.thread_scratch.in(args[4], chunk.thread);
-    const std::int64_t end = chunk.last(tasks);
-    for (std::int64_t task = chunk.first(tasks); task < end; ++task) {
-      const std::int64_t o = task / tasks_per_slice;
-      const std::int64_t column = task % tasks_per_slice * kColumns;
-      const T* from = x + o * topk.length * topk.inner + column;
-      const std::int64_t to = o * topk.k * topk.inner + column;
-      T* to_values = values == nullptr ? nullptr : values + to;
-      std::int64_t* to_indices = indices == nullptr ? nullptr : indices + to;
-      if (topk.inner == 1) {
-        run_row(topk, from, to_values, to_indices, scratch);
-      } else {
-        run_columns(topk, from, std::min(kColumns, topk.inner - column), to_values, to_indices,
-                    scratch);
-      }
-    }
-  });
+  device::on_threads(topk.threads, device::chunks_of(topk.threads, tasks),
+                     [&](const device::Chunk& chunk) {
+                       std::byte* scratch = topk.thread_scratch.in(args[4], chunk.thread);
+                       const std::int64_t end = chunk.last(tasks);
+                       for (std::int64_t task = chunk.first(tasks); task < end; ++task) {
+                         const std::int64_t o = task / tasks_per_slice;
+                         const std::int64_t column = task % tasks_per_slice * kColumns;
+                         const T* from = x + o * topk.length * topk.inner + column;
+                         const std::int64_t to = o * topk.k * topk.inner + column;
+                         T* to_values = values == nullptr ? nullptr : values + to;
+                         std::int64_t* to_indices = indices == nullptr ? nullptr : indices + to;
+                         if (topk.inner == 1) {
+                           run_row(topk, from, to_values, to_indices, scratch);
+                         } else {
+                           run_columns(topk, from, std::min(kColumns, topk.inner - column),
+                                       to_values, to_indices, scratch);
+                         }
+                       }
+                     });
 }
 
 template <class T>

@@ -137,10 +137,11 @@ void run_dft(const DftTask<T>& task, KernelArgs args) {
   T* y = args.at<T>(task.num_args);
   T* scratch = args.at<T>(task.num_args + 1);
   const std::int64_t batches = ceil_div(task.signals(), task.batch_signals());
-  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
-    transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,
-                      scratch + chunk.thread * task.thread_scratch());
-  });
+  device::on_threads(task.threads, device::chunks_of(task.threads, batches),
+                     [&](const device::Chunk& chunk) {
+                       transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,
+                                         scratch + chunk.thread * task.thread_scratch());
+                     });
 }
 
 [[noreturn]] void refuse(const KernelRequest& request, std::string what) {

@@ -1,0 +1,275 @@
+#include "device/cpu/gemm_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "device/cpu/gemm_column_sums.h"
+#include "device/cpu/threads.h"
+
+// The loop nest of GEMMs with a kernel in plain C++, which is all that the interface asks of an
+// instruction set: packing, one block, the epilogue.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kLanes = 4;
+
+/// How often elements are packed.
+struct Counts {
+  std::atomic<std::int64_t> a{0}, b{0};
+};
+
+/// C = A B, row-major, with integers in float32, whose sums are exact.
+class PlainKernel final : public GemmKernel {
+ public:
+  PlainKernel(std::int64_t n, std::int64_t k, const GemmBlocking& blocking, Counts& counts)
+      : n_(n), k_(k), blocking_(blocking), counts_(counts) {}
+
+  /// Packs A row by row.
+  void pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
+              std::byte* /*scratch*/) const override {
+    auto* packed = reinterpret_cast<float*>(to);
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      const float* from = a_of(operands) + (rows.row + i) * k_ + rows.k;
+      std::copy_n(from, rows.steps, packed + i * rows.steps);
+    }
+    counts_.a += rows.rows * rows.steps;
+  }
+
+  /// Packs B panels [step, column].
+  void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
+              std::byte* /*scratch*/) const override {
+    for (std::int64_t p = columns.first; p < columns.last; ++p) {
+      const auto [offset, width, count] = panel(*columns.panels, p);
+      float* packed = reinterpret_cast<float*>(to) + offset * columns.steps;
+      for (std::int64_t s = 0; s < columns.steps; ++s, packed += width) {
+        const float* from = static_cast<const float*>(operands.b) + (columns.k + s) * n_ +
+                            columns.panels->column + offset;
+        std::copy_n(from, count, packed);
+        std::fill(packed + count, packed + width, 0.0F);
+      }
+      counts_.b += count * columns.steps;
+    }
+  }
+
+  void compute(const GemmOperands& operands, const GemmTask& task) const override {
+    const GemmRows& rows = task.rows;
+    float* sums = begin_column_sums<float>(task, kLanes);
+    // A consumer's block, from its first row and column on.
+    float* c = static_cast<float*>(operands.c) + rows.row * n_ + task.columns.panels->column;
+    std::int64_t c_row = n_;
+    if (blocking_.has_consumer) {
+      c = reinterpret_cast<float*>(task.scratch);
+      c_row = blocking_.n;
+    }
+    for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
+      const auto [offset, width, count] = panel(*task.columns.panels, p);
+      for (std::int64_t i = 0; i < rows.rows; ++i) {
+        const float* a = task.a != nullptr ? reinterpret_cast<const float*>(task.a) + i * rows.steps
+                                           : a_of(operands) + (rows.row + i) * k_ + rows.k;
+        for (std::int64_t j = 0; j < count; ++j) {
+          float sum = task.is_first ? 0 : c[i * c_row + offset + j];
+          for (std::int64_t s = 0; s < rows.steps; ++s) {
+            sum += a[s] * b_at(operands, task, p, s)[j];
+          }
+          c[i * c_row + offset + j] = sum;
+          if (sums != nullptr) sums[task.columns.panels->column + offset + j] += sum;
+        }
+      }
+      if (!blocking_.has_consumer || !task.is_last) continue;
+      operands.finished(operands.context, {.c = c + offset,
+                                           .c_row = c_row,
+                                           .row = rows.row,
+                                           .rows = rows.rows,
+                                           .column = task.columns.panels->column + offset,
+                                           .columns = count});
+    }
+  }
+
+  void write_column_sums(const GemmOperands& operands, const std::byte* sums,
+                         std::int64_t row_blocks, std::int64_t first,
+                         std::int64_t last) const override {
+    add_column_sums<float>(sums, row_blocks, n_, first, last, operands.column_sums);
+  }
+
+ private:
+  struct Panel {
+    std::int64_t offset, width, count;
+  };
+  static Panel panel(const GemmPanels& panels, std::int64_t p) {
+    const std::int64_t offset = panels.split.first(p) * kLanes;
+    const std::int64_t width = panels.split.size(p) * kLanes;
+    return {offset, width, std::min(width, panels.columns - offset)};
+  }
+  const float* a_of(const GemmOperands& operands) const {
+    return static_cast<const float*>(operands.a);
+  }
+  const float* b_at(const GemmOperands& operands, const GemmTask& task, std::int64_t p,
+                    std::int64_t s) const {
+    const auto [offset, width, count] = panel(*task.columns.panels, p);
+    if (task.b == nullptr) {  // the kernel's own business: B in place
+      return static_cast<const float*>(operands.b) + (task.rows.k + s) * n_ +
+             task.columns.panels->column + offset;
+    }
+    return reinterpret_cast<const float*>(task.b) + offset * task.rows.steps + s * width;
+  }
+
+  std::int64_t n_, k_;
+  GemmBlocking blocking_;
+  Counts& counts_;
+};
+
+struct Case {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool packs_a = false, packs_b = true, packs_a_once = false, sums = false, consumes = false;
+  std::int64_t block_m = 12, block_n = 40, block_k = 16;
+  int threads = 1;
+};
+
+struct Results {
+  std::vector<float> c, column_sums;
+  std::int64_t packed_a = 0, packed_b = 0;
+};
+
+std::vector<float> integers(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = static_cast<float>(static_cast<int>(random() % 9) - 4);
+  return values;
+}
+
+Results run(const Case& given) {
+  GemmBlocking blocking{.m = std::min(given.block_m, given.m), .n = given.block_n};
+  blocking.k = given.block_k;
+  blocking.row_unit = 4;
+  blocking.unit = kLanes;
+  blocking.panel_units = 2;
+  blocking.a_bytes = given.packs_a ? blocking.m * blocking.k * 4 : 0;
+  blocking.b_unit_bytes = given.packs_b ? kLanes * blocking.k * 4 : 0;
+  blocking.packs_a_once = given.packs_a_once;
+  blocking.sum_bytes = given.sums ? 4 : 0;
+  blocking.scratch_bytes = given.consumes ? blocking.m * blocking.n * 4 : 0;
+  blocking.has_consumer = given.consumes;
+  Counts counts;
+  const PreparedGemm gemm =
+      drive_gemm(given.m, given.n, given.k, given.threads, blocking,
+                 std::make_unique<PlainKernel>(given.n, given.k, blocking, counts));
+  const std::vector<float> a = integers(given.m * given.k, 1);
+  const std::vector<float> b = integers(given.k * given.n, 2);
+  Results results;
+  results.c.assign(static_cast<std::size_t>(given.m * given.n), -1e6F);
+  results.column_sums.assign(static_cast<std::size_t>(given.n), -1e6F);
+  std::vector<std::byte> scratch(static_cast<std::size_t>(gemm.scratch_bytes) + 64);
+  struct Consumer {
+    float* c;
+    std::int64_t n;
+  } consumer{results.c.data(), given.n};
+  const auto finished = [](const void* context, const GemmBlock& block) {
+    const auto& to = *static_cast<const Consumer*>(context);
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      std::copy_n(static_cast<const float*>(block.c) + i * block.c_row, block.columns,
+                  to.c + (block.row + i) * to.n + block.column);
+    }
+  };
+  const auto address = reinterpret_cast<std::uintptr_t>(scratch.data());
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .c = given.consumes ? nullptr : results.c.data(),
+        .scratch = scratch.data() + (64 - address % 64) % 64,
+        .column_sums = results.column_sums.data(),
+        .finished = finished,
+        .context = &consumer});
+  results.packed_a = counts.a;
+  results.packed_b = counts.b;
+  return results;
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                {5, 7, 3},
+                                {12, 40, 16},
+                                {13, 41, 17},
+                                {50, 9, 40},
+                                {9, 130, 33},
+                                {70, 95, 50},
+                                {8, 20, 0}}) {
+    for (int way = 0; way < 32; ++way) {
+      Case one{.m = m, .n = n, .k = k};
+      one.packs_a = (way & 1) != 0;
+      one.packs_b = (way & 2) != 0;
+      one.packs_a_once = (way & 4) != 0 && one.packs_a;
+      one.consumes = (way & 8) != 0;
+      one.sums = (way & 16) != 0 && !one.consumes;
+      all.push_back(one);
+    }
+  }
+  return all;
+}
+
+TEST(GemmDriver, ComputesProductsInAnyBlocksOnAnyThreads) {
+  for (Case one : cases()) {
+    const std::vector<float> a = integers(one.m * one.k, 1);
+    const std::vector<float> b = integers(one.k * one.n, 2);
+    std::vector<float> c, sums(static_cast<std::size_t>(one.n));
+    for (std::int64_t i = 0; i < one.m; ++i) {
+      for (std::int64_t j = 0; j < one.n; ++j) {
+        float sum = 0;
+        for (std::int64_t s = 0; s < one.k; ++s) {
+          sum += a[static_cast<std::size_t>(i * one.k + s)] *
+                 b[static_cast<std::size_t>(s * one.n + j)];
+        }
+        c.push_back(sum);
+        sums[static_cast<std::size_t>(j)] += sum;
+      }
+    }
+    for (const int threads : {1, 2, 3, 16}) {
+      one.threads = threads;
+      SCOPED_TRACE(testing::Message()
+                   << one.m << "x" << one.n << "x" << one.k << " A " << one.packs_a << " B "
+                   << one.packs_b << " once " << one.packs_a_once << " consumer " << one.consumes
+                   << " threads " << threads);
+      const Results results = run(one);
+      EXPECT_EQ(results.c, c);
+      EXPECT_TRUE(!one.sums || results.column_sums == sums);
+      EXPECT_TRUE(!one.packs_b || results.packed_b == one.k * one.n);  // once each
+      EXPECT_TRUE(!one.packs_a_once || results.packed_a == one.m * one.k);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Sizes of blocks as the kernels have them: what sixteen threads pack together is hardly more than
+// what one packs.
+TEST(GemmDriver, ThreadsPackTogether) {
+  const std::array<std::int64_t, 3> shapes[] = {{128, 512, 64},  {1024, 768, 48}, {768, 3072, 32},
+                                                {2048, 128, 48}, {256, 2048, 32}, {103, 784, 32},
+                                                {512, 128, 96},  {3072, 768, 16}};
+  for (const auto& [m, n, k] : shapes) {
+    for (const bool once : {false, true}) {
+      for (const bool packs_a : {false, true}) {
+        if (once && !packs_a) continue;
+        Case one{.m = m, .n = n, .k = k, .packs_a = packs_a, .packs_a_once = once};
+        one.block_m = m <= 192 ? m : 128;
+        one.block_n = 512;
+        one.block_k = 32;
+        const Results alone = run(one);
+        one.threads = 16;
+        const Results together = run(one);
+        EXPECT_EQ(together.c, alone.c);
+        EXPECT_LE(static_cast<double>(together.packed_a + together.packed_b),
+                  1.1 * static_cast<double>(alone.packed_a + alone.packed_b))
+            << m << "x" << n << "x" << k << " " << packs_a << once;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnxgrad::device

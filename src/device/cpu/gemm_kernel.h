@@ -1,0 +1,89 @@
+#ifndef ONNXGRAD_DEVICE_CPU_GEMM_KERNEL_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_KERNEL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/even_split.h"
+#include "device/cpu/gemm.h"
+
+// The interface between the loop nest of large GEMMs (gemm_driver.h), which cuts C into blocks,
+// has operands packed and shares the work among threads, and the kernel of an instruction set and
+// type, which packs and multiplies one block.
+
+namespace onnxgrad::device {
+
+/// Sizes of the blocks that a kernel multiplies, and what it needs for them.
+struct GemmBlocking {
+  std::int64_t m = 0, n = 0, k = 0;  ///< maximum of the rows, columns and steps of a block
+  std::int64_t row_unit = 1;         ///< rows in whole tiles: blocks of fewer rows have a multiple
+  std::int64_t unit = 1;             ///< columns of a vector
+  std::int64_t panel_units = 1;      ///< vectors in the widest B panel
+  /// B panels into which all columns are cut, if B was packed in advance; else each block of
+  /// columns is cut anew.
+  EvenSplit packed_b = {};
+  std::int64_t a_bytes = 0;        ///< of a packed block of A; 0: the kernel reads A in place
+  std::int64_t b_unit_bytes = 0;   ///< of a packed vector of columns, k steps; 0: the kernel packs
+  bool packs_a_once = false;       ///< for all columns, since that takes long
+  std::int64_t sum_bytes = 0;      ///< of a sum of a column (GemmSpec::sums_columns); 0: none
+  std::int64_t scratch_bytes = 0;  ///< of a thread
+  bool has_consumer = false;       ///< blocks of C are completed one after the other
+};
+
+/// Columns of a block: B panels of up to GemmBlocking::panel_units vectors, from `column` on.
+struct GemmPanels {
+  EvenSplit split;
+  std::int64_t column = 0, columns = 0;
+};
+
+/// Rows of C and steps of k.
+struct GemmRows {
+  std::int64_t row = 0, rows = 0;
+  std::int64_t k = 0, steps = 0;
+};
+
+/// B panels [first, last) of a block of columns, and steps of k.
+struct GemmColumns {
+  const GemmPanels* panels = nullptr;
+  std::int64_t first = 0, last = 0;
+  std::int64_t k = 0, steps = 0;
+};
+
+/// A block of C += A B.
+struct GemmTask {
+  GemmRows rows;
+  GemmColumns columns;
+  const std::byte* a = nullptr;  ///< packed; nullptr: in place
+  const std::byte* b = nullptr;  ///< the packed panels of all columns; nullptr: the kernel packs
+  std::byte* column_sums = nullptr;  ///< [n] of these rows
+  bool is_first = false;             ///< steps of k: C is not read
+  bool is_last = false;              ///< C is complete: the epilogue follows
+  std::byte* scratch = nullptr;      ///< of the thread; keeps a consumer's block from task to task
+};
+
+/// A kernel with the plan of one GEMM. Its functions may run on several threads at once.
+class GemmKernel {
+ public:
+  GemmKernel() = default;
+  virtual ~GemmKernel() = default;
+  GemmKernel(const GemmKernel&) = delete;
+  GemmKernel& operator=(const GemmKernel&) = delete;
+
+  /// Packs rows of op(A) into `to`, a_bytes.
+  virtual void pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
+                      std::byte* scratch) const = 0;
+  /// Packs B panels into their places in `to`, the address of the first panel of the block.
+  virtual void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
+                      std::byte* scratch) const = 0;
+  /// Multiplies a block.
+  virtual void compute(const GemmOperands& operands, const GemmTask& task) const = 0;
+  /// Writes columns [first, last) of GemmOperands::column_sums: those of all blocks of rows, each
+  /// [n] at `sums`.
+  virtual void write_column_sums(const GemmOperands& operands, const std::byte* sums,
+                                 std::int64_t row_blocks, std::int64_t first,
+                                 std::int64_t last) const = 0;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_GEMM_KERNEL_H_
