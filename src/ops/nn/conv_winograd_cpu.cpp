@@ -71,9 +71,7 @@ class Worker {
         result_(args.at<float>(plan.is_forward() ? plan.task.y : plan.task.x)),
         given_bias_(args.find<float>(plan.task.bias)),
         shared_(args[plan.task.scratch]),
-        own_(plan.thread_scratch.in(shared_, thread)) {
-    clear_copy(plan.geometry.source, plan.copy_elements, plan.copy.in(own_));
-  }
+        own_(plan.thread_scratch.in(shared_, thread)) {}
 
   /// Stores the bias, padded by zeros, after a panel of zeros.
   void prepare_bias() {
@@ -98,6 +96,7 @@ class Worker {
   }
 
   void prepare_images(std::int64_t first, std::int64_t last) {
+    clear_copy(plan_.geometry.source, plan_.copy_elements, plan_.copy.in(own_));
     const std::int64_t tiles = plan_.geometry.tiles();
     for (std::int64_t i = first; i < last; ++i) {
       read_tiles({.image = i, .end = plan_.geometry.units.tile_rows}, i * tiles,
@@ -106,6 +105,7 @@ class Worker {
   }
 
   void run_units(std::int64_t first, std::int64_t last) {
+    clear_copy(plan_.geometry.source, plan_.copy_elements, plan_.copy.in(own_));
     const Units& units = plan_.geometry.units;
     const std::int64_t channels = plan_.geometry.source.channels;
     for (std::int64_t unit = first; unit < last; ++unit) {

@@ -47,22 +47,19 @@ struct WinogradWeightPlan {
   std::int64_t row_blocks() const { return ceil_div(geometry.source.channels, kRowBlock); }
 };
 
-/// Worker of one thread.
+/// Work on the data of one chunk.
 class WeightWorker {
  public:
-  WeightWorker(const WinogradWeightPlan& plan, KernelArgs args, std::int64_t thread)
+  WeightWorker(const WinogradWeightPlan& plan, KernelArgs args, std::int64_t chunk)
       : plan_(plan),
         args_(args),
         x_(args.at<float>(plan.task.x)),
         y_(args.at<float>(plan.task.y)),
         shared_(args[plan.task.scratch]),
-        own_(part_of(thread)) {
-    const Geometry& geometry = plan.geometry;
-    clear_copy(geometry.source, plan.x_copy_elements, plan.x_copy.in(own_));
-    clear_copy(geometry.result, plan.y_copy_elements, plan.y_copy.in(own_));
-  }
+        own_(part_of(chunk)) {}
 
   void prepare_images(std::int64_t first, std::int64_t last) {
+    clear_copies();
     const Geometry& geometry = plan_.geometry;
     for (std::int64_t i = first; i < last; ++i) {
       read_tiles({.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles(),
@@ -70,8 +67,9 @@ class WeightWorker {
     }
   }
 
-  /// Adds units of tiles to this thread's sums.
+  /// Adds units of tiles to the sums of this chunk.
   void add_units(std::int64_t first, std::int64_t last) {
+    clear_copies();
     const Units& units = plan_.geometry.units;
     std::fill_n(plan_.sums.in(own_), plan_.num_panels() * kPoints * plan_.sum_plane, 0.0F);
     for (std::int64_t unit = first; unit < last; ++unit) {
@@ -88,23 +86,21 @@ class WeightWorker {
     }
   }
 
-  /// Writes blocks [first, last) of the weights from the sums of all threads, in their order.
-  void write_sums(std::int64_t first, std::int64_t last, std::int64_t threads) {
+  /// Adds elements [first, last) of the other chunks' sums to those of the first one, in order.
+  void add_sums(std::int64_t first, std::int64_t last) {
+    float* to = plan_.sums.in(part_of(0));
+    for (std::int64_t other = 1; other < plan_.threads; ++other) {
+      const float* from = plan_.sums.in(part_of(other));
+      for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
+    }
+  }
+
+  /// Writes blocks [first, last) of the weights from the sums of the first chunk.
+  void write_sums(std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
-      const std::int64_t width = panel(p).width;
       const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
-      const std::int64_t count = rows_from(c) * width;
-      float* sums = panel_sums(part_of(0), p) + c * width;
-      for (std::int64_t other = 1; other < threads; ++other) {
-        const float* more = panel_sums(part_of(other), p) + c * width;
-        for (std::int64_t point = 0; point < kPoints; ++point) {
-          float* to = sums + point * plan_.sum_plane;
-          const float* from = more + point * plan_.sum_plane;
-          for (std::int64_t k = 0; k < count; ++k) to[k] += from[k];
-        }
-      }
-      write_block(p, c, sums);
+      write_block(p, c, panel_sums(part_of(0), p) + c * panel(p).width);
     }
   }
 
@@ -121,13 +117,19 @@ class WeightWorker {
   }
 
  private:
+  void clear_copies() {
+    const Geometry& geometry = plan_.geometry;
+    clear_copy(geometry.source, plan_.x_copy_elements, plan_.x_copy.in(own_));
+    clear_copy(geometry.result, plan_.y_copy_elements, plan_.y_copy.in(own_));
+  }
+
   // Tiles of y that stay in the L1 cache while channels of x are traversed.
   static constexpr std::int64_t kProductTiles = 128;
 
   const ChannelPanel& panel(std::int64_t p) const {
     return plan_.panels[static_cast<std::size_t>(p)];
   }
-  std::byte* part_of(std::int64_t thread) const { return plan_.thread_scratch.in(shared_, thread); }
+  std::byte* part_of(std::int64_t chunk) const { return plan_.thread_scratch.in(shared_, chunk); }
   float* panel_sums(std::byte* part, std::int64_t p) const {
     return plan_.sums.in(part) + p * kPoints * plan_.sum_plane;
   }
@@ -236,8 +238,14 @@ void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
     on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
       worker.add_units(chunk.first(units), chunk.last(units));
     });
+    if (plan.threads > 1) {
+      const std::int64_t sums = plan.num_panels() * kPoints * plan.sum_plane;
+      on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
+        worker.add_sums(chunk.first(sums), chunk.last(sums));
+      });
+    }
     on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-      worker.write_sums(chunk.first(blocks), chunk.last(blocks), chunk.count);
+      worker.write_sums(chunk.first(blocks), chunk.last(blocks));
     });
   }
 }
