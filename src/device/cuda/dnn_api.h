@@ -118,6 +118,8 @@ enum Attribute : int {
   kReshapeX = 2200,    ///< then y
   kDeviceJson = 2702,
 };
+/// cudnnStatus_t: a kernel was compiled, but the driver did not load it.
+inline constexpr int kFailedInDriver = 5001;
 enum Value : int {
   kDataFloat = 0,
   kDataDouble = 1,

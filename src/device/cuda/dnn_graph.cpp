@@ -167,9 +167,9 @@ DnnGraph::Tensor DnnGraph::tensor(const Dims& dims, const Dims& strides, int typ
 DnnGraph::Tensor DnnGraph::memory(const Dims& dims, const Dims& strides, int type) {
   const Tensor made = tensor(dims, strides, type, kInMemory);
   uids_.push_back(last_uid_);
-  const std::int64_t elements =
-      std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
-  bytes_.push_back(elements * bytes_of_type(type));
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
+  bytes_.push_back((last + 1) * bytes_of_type(type));
   return made;
 }
 
@@ -350,7 +350,9 @@ class DnnPlanner {
     } else {
       link(made.plan, dnn_api::kPlanDevice, device_);
     }
-    if (dnn().Finalize(made.plan.get()) != kSuccess) return std::nullopt;
+    const int status = dnn().Finalize(made.plan.get());
+    if (library_ == nullptr && status == dnn_api::kFailedInDriver) return made;
+    if (status != kSuccess) return std::nullopt;
     std::int64_t count = 0;
     check_dnn(dnn().Get(made.plan.get(), dnn_api::kPlanWorkspace, dnn_api::kTypeInt64, 1, &count,
                         &made.workspace_bytes),

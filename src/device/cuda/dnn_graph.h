@@ -69,7 +69,7 @@ class DnnGraph {
   std::vector<Owned> descriptors_;  ///< all of them: cuDNN refers to them
   std::vector<Handle> operations_;
   std::vector<std::int64_t> uids_;   ///< of tensors in memory, then of the constants
-  std::vector<std::int64_t> bytes_;  ///< of tensors in memory
+  std::vector<std::int64_t> bytes_;  ///< that tensors in memory span
   std::deque<float> constants_;
   std::vector<std::int64_t> constant_uids_;
   std::int64_t last_uid_ = 0;
@@ -112,7 +112,8 @@ class DnnPlan {
 };
 
 /// Whether cuDNN makes a plan of a graph for a card that is described by its properties, as JSON;
-/// no card is needed. Throws: DeviceError.
+/// no card is needed. Engines that are compiled at run time want a libcuda.so.1, if only the
+/// toolkit's stub of it. Throws: DeviceError.
 bool has_dnn_plan(const std::string& device_json, const DnnRule& rule, const DnnPlan::Build& build);
 
 }  // namespace onnxgrad::device::cuda

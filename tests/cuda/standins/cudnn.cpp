@@ -141,7 +141,7 @@ const Descriptor* linked(const Descriptor& from, int attribute, std::size_t i = 
   return one != nullptr && one->is_final ? one : nullptr;
 }
 
-// Dense, with the axes in some order.
+// No two elements in one place.
 int finalize_tensor(const Descriptor& one) {
   const auto& dims = one.values.at(api::kTensorDims).numbers;
   const auto& strides = one.values.at(api::kTensorStrides).numbers;
@@ -153,8 +153,8 @@ int finalize_tensor(const Descriptor& one) {
   }
   std::int64_t expected = 1;
   for (const auto& [stride, dim] : by_stride) {
-    if (stride != expected) return kNotSupported;
-    expected *= dim;
+    if (stride < expected) return kNotSupported;
+    expected = stride * dim;
   }
   return one.number(api::kTensorAlignment) == 16 ? kOk : kBadParam;
 }
@@ -236,6 +236,17 @@ int finalize_graph(Descriptor& one) {
   }
   one.operations = std::move(operations);
   return kOk;
+}
+
+// Heads of 16 bits whose rows are no multiples of 16 bytes have none.
+bool have_engines(const Operations& operations) {
+  for (const DnnOperation& op : operations) {
+    const bool is_half = op.x.type == api::kDataHalf || op.x.type == api::kDataBfloat16;
+    if (op.type == api::kMatmulOperation && is_half && !op.x.is_virtual && op.x.dims.back() % 8 != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -370,6 +381,7 @@ int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int
   };
   if (one.type == api::kHeuristic && attribute == api::kHeurResults &&
       type == api::kTypeDescriptor) {
+    if (!have_engines(*one.operations)) return kOk;
     std::vector<int> engines{kPlain};
     if (one.number(api::kHeurMode) == api::kModeA) {
       engines = {kRounds, kNotDeterministic, kNoPlan, kFails, kWithWorkspace};

@@ -349,7 +349,10 @@ void Run::reshape(const DnnOperation& op) {
   write(op.y, std::move(y));
 }
 
+bool is_dense(const DnnTensor& tensor) { return extent(tensor) == product(tensor.dims); }
+
 bool are_windows(const DnnOperation& op) {
+  if (!is_dense(op.x) || !is_dense(op.b) || !is_dense(op.y)) return false;
   const std::size_t rank = op.x.dims.size();
   const std::size_t axes = rank - 2;
   if (rank < 4 || op.b.dims.size() != rank || op.y.dims.size() != rank) return false;
