@@ -121,13 +121,13 @@ class Plans {
       for (const bool is_deterministic : {true, false}) {
         spec.is_deterministic = is_deterministic;
         const cuda::DnnRule rule{.is_strict = false, .is_deterministic = is_deterministic};
-        count(cuda::has_dnn_plan(
-                  device_, rule, [&](cuda::DnnGraph& graph) { add_attention(graph, spec); }),
+        count(cuda::has_dnn_plan(device_, rule,
+                                 [&](cuda::DnnGraph& graph) { add_attention(graph, spec); }),
               kind, "forward", line);
-        count(cuda::has_dnn_plan(
-                  device_, rule,
-                  [&](cuda::DnnGraph& graph) { add_attention_gradient(graph, spec); }),
-              kind, "gradient", line);
+        count(
+            cuda::has_dnn_plan(device_, rule,
+                               [&](cuda::DnnGraph& graph) { add_attention_gradient(graph, spec); }),
+            kind, "gradient", line);
       }
     }
   }

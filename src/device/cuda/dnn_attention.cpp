@@ -95,8 +95,8 @@ struct Operands {
 std::string key_of(const DnnAttentionSpec& spec, const char* pass) {
   std::string key = fmt::format("attention {} {} {} {} {}", pass, spec.scale, spec.is_causal,
                                 spec.has_sums, spec.is_deterministic);
-  for (const DnnMatrices* one : {&spec.q, &spec.k, &spec.v, &spec.y, &spec.bias, &spec.dy, &spec.dq,
-                                 &spec.dk, &spec.dv}) {
+  for (const DnnMatrices* one :
+       {&spec.q, &spec.k, &spec.v, &spec.y, &spec.bias, &spec.dy, &spec.dq, &spec.dk, &spec.dv}) {
     key += fmt::format(" {}[{}]({})", static_cast<int>(one->dtype), fmt::join(one->dims, ","),
                        fmt::join(one->strides, ","));
   }

@@ -242,7 +242,8 @@ int finalize_graph(Descriptor& one) {
 bool have_engines(const Operations& operations) {
   for (const DnnOperation& op : operations) {
     const bool is_half = op.x.type == api::kDataHalf || op.x.type == api::kDataBfloat16;
-    if (op.type == api::kMatmulOperation && is_half && !op.x.is_virtual && op.x.dims.back() % 8 != 0) {
+    if (op.type == api::kMatmulOperation && is_half && !op.x.is_virtual &&
+        op.x.dims.back() % 8 != 0) {
       return false;
     }
   }
