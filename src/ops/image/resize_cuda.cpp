@@ -139,19 +139,6 @@ KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeT
   return offer;
 }
 
-ResizeInputs read_inputs(const KernelRequest& request, std::size_t roi, std::size_t scales,
-                         std::size_t sizes) {
-  ResizeInputs inputs;
-  const auto value = [&](std::size_t i) -> const Tensor* {
-    if (i >= request.constants.size() || request.constants[i] == nullptr) return nullptr;
-    return request.constants[i]->num_elements() == 0 ? nullptr : request.constants[i];
-  };
-  if (const Tensor* given = value(roi)) inputs.roi = given->to_doubles();
-  if (const Tensor* given = value(scales)) inputs.scales = given->to_doubles();
-  if (const Tensor* given = value(sizes)) inputs.sizes = given->to_int64s();
-  return inputs;
-}
-
 KernelOffer nothing() {
   KernelOffer offer;
   offer.kernel = prepared(std::vector<TextKernel>(), "nothing to compute");
@@ -159,7 +146,7 @@ KernelOffer nothing() {
 }
 
 KernelOffer offer_resize(const KernelRequest& request) {
-  const auto inputs = read_inputs(request, 1, 2, 3);
+  const auto inputs = resize_inputs(request);
   const ResizeAttrs attrs = ResizeAttrs::read(request.node);
   const auto axes =
       resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs);
@@ -170,9 +157,7 @@ KernelOffer offer_resize(const KernelRequest& request) {
 }
 
 KernelOffer offer_resize_grad(const KernelRequest& request) {
-  const bool by_sizes = request.node.string_attribute("given") == "sizes";
-  constexpr std::size_t kAbsent = 9;
-  const auto inputs = read_inputs(request, 3, by_sizes ? kAbsent : 2, by_sizes ? 2 : kAbsent);
+  const auto inputs = resize_grad_inputs(request);
   if (!inputs.scales && !inputs.sizes) {
     return KernelOffer::decline("scales or sizes are not known before the step runs");
   }

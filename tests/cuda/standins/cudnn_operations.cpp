@@ -214,23 +214,28 @@ void Run::convolve(const DnnOperation& op) {
     for (std::int64_t m = 0; m < filters; ++m) {
       const std::int64_t group = m / (filters / groups);
       for (std::int64_t c = 0; c < channels; ++c) {
-        for (std::int64_t o = 0; o < windows; ++o) {
-          for (std::int64_t t = 0; t < all_taps; ++t) {
-            const std::int64_t d = position(0, o / (out[1] * out[2]), t / (taps[1] * taps[2]));
-            const std::int64_t h = position(1, o / out[2] % out[1], t / taps[2] % taps[1]);
-            const std::int64_t v = position(2, o % out[2], t % taps[2]);
-            if (d < 0 || d >= in[0] || h < 0 || h >= in[1] || v < 0 || v >= in[2]) continue;
-            const auto at_x = static_cast<std::size_t>(
-                (((n * groups + group) * channels + c) * in[0] + d) * in[1] * in[2] + h * in[2] +
-                v);
-            const auto at_w = static_cast<std::size_t>((m * channels + c) * all_taps + t);
-            const auto at_y = static_cast<std::size_t>((n * filters + m) * windows + o);
-            if (is_forward) {
-              sums[at_y] += x[at_x] * w[at_w];
-            } else if (is_data) {
-              sums[at_x] += dy[at_y] * w[at_w];
-            } else {
-              sums[at_w] += dy[at_y] * x[at_x];
+        const std::int64_t plane = ((n * groups + group) * channels + c) * in[0];
+        for (std::int64_t t = 0; t < all_taps; ++t) {
+          const auto at_w = static_cast<std::size_t>((m * channels + c) * all_taps + t);
+          for (std::int64_t o = 0; o < out[0] * out[1]; ++o) {
+            const std::int64_t d = position(0, o / out[1], t / (taps[1] * taps[2]));
+            const std::int64_t h = position(1, o % out[1], t / taps[2] % taps[1]);
+            if (d < 0 || d >= in[0] || h < 0 || h >= in[1]) continue;
+            const std::int64_t row_x = ((plane + d) * in[1] + h) * in[2];
+            const std::int64_t row_y = (n * filters + m) * windows + o * out[2];
+            const std::int64_t step = axis(op.strides, 2, 0, 1);
+            std::int64_t v = position(2, 0, t % taps[2]);
+            for (std::int64_t w_out = 0; w_out < out[2]; ++w_out, v += step) {
+              if (v < 0 || v >= in[2]) continue;
+              const auto at_x = static_cast<std::size_t>(row_x + v);
+              const auto at_y = static_cast<std::size_t>(row_y + w_out);
+              if (is_forward) {
+                sums[at_y] += x[at_x] * w[at_w];
+              } else if (is_data) {
+                sums[at_x] += dy[at_y] * w[at_w];
+              } else {
+                sums[at_w] += dy[at_y] * x[at_x];
+              }
             }
           }
         }
