@@ -1,4 +1,4 @@
-"""Asks the real cuDNN for plans of attention and all convolutions of tests/data/zoo, without a card.
+"""Asks the real cuDNN for plans of pools, attention and the zoo's convolutions, without a card.
 
 `python scripts/cuda_plans.py BUILD [--sample N]`; the card is that of tests/cuda/h100_device.json.
 The library comes from its wheel (nvidia-cudnn-cu13) or CUDA's toolkit; without one nothing is
@@ -26,6 +26,13 @@ _PLACES = [
     Path("/usr/local/cuda/lib64"),
 ]
 _DRIVER_STUB = Path("/usr/local/cuda/lib64/stubs/libcuda.so")
+# Sizes of x, of the window and of y, strides, dilations, pads before and after.
+_POOLS = [
+    "32,64,56,56 3,3 32,64,28,28 2,2 1,1 1,1 0,0",
+    "8,192,28,28 3,3 8,192,28,28 1,1 1,1 1,1 1,1",
+    "4,16,1,100 1,4 4,16,1,50 1,2 1,1 0,1 0,2",
+    "2,8,16,28,28 2,2,2 2,8,8,14,14 2,2,2 1,1,1 0,0,0 0,0,0",
+]
 # Sequences, heads, queries, keys, elements of a key and of a value; a mask of keys or scores.
 _ATTENTION = [
     "8,12,128,128,64,64 plain none",
@@ -114,6 +121,7 @@ def main() -> int:
     if 0 < arguments.sample < len(lines):
         lines = lines[:: len(lines) // arguments.sample][: arguments.sample]
     count = len(lines)
+    lines += [f"pool {line}" for line in _POOLS]
     with tempfile.TemporaryDirectory() as folder:
         places = [str(library), os.environ.get("LD_LIBRARY_PATH", "")]
         if _DRIVER_STUB.exists():
@@ -133,7 +141,7 @@ def main() -> int:
             text=True,
             check=False,
         )
-    print(f"{count} convolutions, {len(lines) - count} attentions")
+    print(f"{count} convolutions, {len(lines) - count} pools and attentions")
     return done.returncode
 
 

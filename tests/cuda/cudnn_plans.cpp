@@ -1,11 +1,11 @@
-// Asks cuDNN for plans of convolutions and attention, for a card that a file describes; none is
-// needed. Usage:
+// Asks cuDNN for plans of convolutions, pools and attention, for a card that a file describes; none
+// is needed. Usage:
 //   onnxgrad_cudnn_plans DEVICE.json < LINES
-// A line is `convolution`, then the sizes of x, w and y, strides, dilations, pads before and pads
-// after, as lists with commas; or `attention`, the numbers of sequences, heads, queries, keys,
-// elements of a key and of a value as a list, `plain` or `causal`, and a mask: `none`, one of
-// `keys` for each sequence, or one of `scores` for all. Prints a line for each plan that cuDNN does
-// not make, and how many it makes.
+// A line is `convolution` or `pool`, then the sizes of x, w and y, strides, dilations, pads before
+// and pads after, as lists with commas, where w of a pool is its window; or `attention`, the
+// numbers of sequences, heads, queries, keys, elements of a key and of a value as a list, `plain`
+// or `causal`, and a mask: `none`, one of `keys` for each sequence, or one of `scores` for all.
+// Prints a line for each plan that cuDNN does not make, and how many it makes.
 
 #include <cstdint>
 #include <cstdio>
@@ -114,6 +114,27 @@ class Plans {
     }
   }
 
+  void ask_pool(const std::string& line) {
+    const Spec window = spec_of(line, "forward", "float32");
+    cuda::DnnPoolSpec spec{.x = window.x,
+                           .y = window.y,
+                           .kernel = window.w,
+                           .strides = window.strides,
+                           .pads_begin = window.pads_begin,
+                           .pads_end = window.pads_end};
+    for (const int mode :
+         {cuda::dnn_api::kMaximumPool, cuda::dnn_api::kAverage, cuda::dnn_api::kAverageWithPads}) {
+      for (const bool is_gradient : {false, true}) {
+        if (is_gradient && mode == cuda::dnn_api::kMaximumPool) continue;
+        spec.mode = mode;
+        spec.is_gradient = is_gradient;
+        count(
+            cuda::has_dnn_plan(device_, {}, [&](cuda::DnnGraph& graph) { add_pool(graph, spec); }),
+            "float32", is_gradient ? "gradient" : "forward", line);
+      }
+    }
+  }
+
   void ask_attention(const std::string& line) {
     for (const DataType half : {DataType::kBfloat16, DataType::kFloat16}) {
       const char* kind = half == DataType::kBfloat16 ? "bfloat16" : "float16";
@@ -153,6 +174,8 @@ int main(int argc, char** argv) try {
   for (std::string line; std::getline(std::cin, line);) {
     if (line.starts_with("attention ")) {
       plans.ask_attention(line);
+    } else if (line.starts_with("pool ")) {
+      plans.ask_pool(line);
     } else {
       plans.ask_convolution(line);
     }

@@ -207,3 +207,36 @@ for name, value in expected.items():
     assert np.abs(found[name] - value).max() <= {tolerance} * step + 1e-7, name
 """
     )
+
+
+def test_an_index_that_a_loop_refuses_is_named_as_on_the_cpu(run_on_card):
+    run_on_card(
+        """
+import onnx.parser
+
+table = ", ".join(str(x) for x in random.normal(size=30).round(3))
+model = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["" : 17]> main (float[N, 3] X, int64[T] I) => (float[N, 3] Y) '
+    f'<float[10, 3] E = {{{table}}}> '
+    '''{ n = Constant <value = int64 {4}> ()
+    go = Constant <value = bool {1}> ()
+    start = Identity (X)
+    Y = Loop (n, go, start) <body = body (int64 i, bool c, float[N, 3] y) => (bool d, float[N, 3] z) {
+      d = Identity (c)
+      at = Gather (I, i)
+      row = Gather (E, at)
+      z = Add (y, row)
+    }> }'''
+)
+messages = []
+for device in ("cuda", "cpu"):
+    session = og.InferenceSession(model, device=device)
+    for rows in ([1, 2, 77, 4], [99, 0, 0, 0]):
+        try:
+            session.run(None, {"X": np.ones((2, 3), np.float32), "I": np.array(rows)})
+        except og.DataError as error:
+            messages.append(str(error))
+assert len(messages) == 4 and messages[:2] == messages[2:], messages
+assert "index 77 of 'at'" in messages[0], messages
+"""
+    )

@@ -306,6 +306,33 @@ void DnnGraph::reduce(int operation, Tensor x, Tensor y) {
   operations_.push_back(made.get());
 }
 
+void DnnGraph::pool(int mode, const Dims& kernel, const Window& window, bool is_gradient, Tensor x,
+                    Tensor y) {
+  const Owned& described = add(dnn_api::kResample);
+  const int padding = mode == dnn_api::kMaximumPool ? dnn_api::kMinusInfinity : dnn_api::kZeros;
+  set(described, dnn_api::kResampleMode, dnn_api::kTypeResampleMode, mode);
+  set(described, dnn_api::kResamplePrecision, dnn_api::kTypeDataType, window.precision);
+  set(described, dnn_api::kResampleSpatialDims, dnn_api::kTypeInt64,
+      static_cast<std::int64_t>(kernel.size()));
+  set_sizes(described, dnn_api::kResamplePostPads, window.pads_end);
+  set_sizes(described, dnn_api::kResamplePrePads, window.pads_begin);
+  set_sizes(described, dnn_api::kResampleStrides, window.strides);
+  set_sizes(described, dnn_api::kResampleWindow, kernel);
+  set(described, dnn_api::kResampleNan, dnn_api::kTypeNanPropagation, int{dnn_api::kPropagateNan});
+  set(described, dnn_api::kResamplePadding, dnn_api::kTypePaddingMode, padding);
+  finalize(described);
+  const Handle handle = described.get();
+  const Owned& made = add(is_gradient ? dnn_api::kResampleBackward : dnn_api::kResampleForward);
+  const int first = is_gradient ? dnn_api::kResampleBackwardX : dnn_api::kResampleForwardX;
+  link(made, first, x);
+  link(made, first + 1, y);
+  link(made,
+       is_gradient ? dnn_api::kResampleBackwardDescriptor : dnn_api::kResampleForwardDescriptor,
+       handle);
+  finalize(made);
+  operations_.push_back(made.get());
+}
+
 void DnnGraph::reshape(Tensor x, Tensor y) {
   const Owned& made = add(dnn_api::kReshapeOperation);
   link(made, dnn_api::kReshapeX, x);

@@ -57,6 +57,9 @@ class DnnGraph {
   void matmul(Tensor a, Tensor b, Tensor c);
   /// Over the axes that have size 1 in y.
   void reduce(int operation, Tensor x, Tensor y);
+  /// `mode`: of dnn_api::Resample. Writes y, or as a gradient x from y; windows are not dilated.
+  void pool(int mode, const Dims& kernel, const Window& window, bool is_gradient, Tensor x,
+            Tensor y);
   /// y is the memory of x with other dimensions or strides.
   void reshape(Tensor x, Tensor y);
 

@@ -124,6 +124,17 @@ std::vector<OpCase> library_cases() {
        .model = "y = ConvTranspose <strides = [2, 2]> (x, w, b)",
        .inputs = {uniform({2, 24, 12, 12}, -1, 1), uniform({24, 16, 2, 2}, -1, 1),
                   uniform({16}, -1, 1)}},
+      {.name = "large_average_pool",
+       .model =
+           "y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 0, 1]> (x)",
+       .inputs = {uniform({2, 16, 41, 40}, -1, 1)}},
+      {.name = "large_average_pool_of_pads",
+       .model = "y = AveragePool <kernel_shape = [3, 4], pads = [1, 1, 1, 1], "
+                "count_include_pad = 1> (x)",
+       .inputs = {uniform({1, 9, 33, 40}, -1, 1)}},
+      {.name = "large_max_pool",
+       .model = "y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)",
+       .inputs = {uniform({2, 8, 33, 40}, -1, 1)}},
       {.name = "three_axes",
        .model = "y = Conv (x, w)",
        .inputs = {uniform({2, 4, 9, 9, 9}, -1, 1), uniform({16, 4, 3, 3, 3}, -1, 1)}},

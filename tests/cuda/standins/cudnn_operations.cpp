@@ -165,6 +165,7 @@ class Run {
   void compute(const DnnOperation& op);
   void multiply(const DnnOperation& op);
   void reduce(const DnnOperation& op);
+  void pool(const DnnOperation& op);
   void reshape(const DnnOperation& op);
 
  private:
@@ -341,6 +342,37 @@ void Run::reduce(const DnnOperation& op) {
   write(op.y, std::move(y));
 }
 
+void Run::pool(const DnnOperation& op) {
+  const bool is_forward = op.type == api::kResampleForward;
+  const bool is_largest = op.mode == api::kMaximumPool;
+  const std::vector<double> from = read(is_forward ? op.x : op.y);
+  const DnnTensor& target = is_forward ? op.y : op.x;
+  std::vector<double> results(static_cast<std::size_t>(product(target.dims)));
+  const std::size_t axes = op.window.size();
+  for_each(op.y.dims, [&](std::int64_t o, const Sizes& at) {
+    std::vector<std::size_t> read_from;
+    for_each(op.window, [&](std::int64_t, const Sizes& tap) {
+      std::int64_t place = at[0] * op.x.dims[1] + at[1];
+      for (std::size_t i = 0; i < axes; ++i) {
+        const std::int64_t position = at[i + 2] * op.strides[i] + tap[i] - op.begins[i];
+        if (position < 0 || position >= op.x.dims[i + 2]) return;
+        place = place * op.x.dims[i + 2] + position;
+      }
+      read_from.push_back(static_cast<std::size_t>(place));
+    });
+    const double divisor = op.mode == api::kAverage ? static_cast<double>(read_from.size())
+                                                    : static_cast<double>(product(op.window));
+    double value = is_largest ? -std::numeric_limits<double>::infinity() : 0;
+    for (const std::size_t i : read_from) {
+      if (!is_forward) results[i] += from[static_cast<std::size_t>(o)] / divisor;
+      if (is_forward) value = is_largest ? std::max(value, from[i]) : value + from[i] / divisor;
+      if (is_forward && std::isnan(from[i])) value = from[i];
+    }
+    if (is_forward) results[static_cast<std::size_t>(o)] = value;
+  });
+  write(target, std::move(results));
+}
+
 void Run::reshape(const DnnOperation& op) {
   const std::vector<double> x = read(op.x);
   std::vector<double> memory(static_cast<std::size_t>(extent(op.x)));
@@ -374,6 +406,21 @@ bool are_windows(const DnnOperation& op) {
   return true;
 }
 
+bool are_pools(const DnnOperation& op) {
+  const Sizes &x = op.x.dims, &y = op.y.dims;
+  const std::size_t axes = op.window.size();
+  if (!is_dense(op.x) || !is_dense(op.y)) return false;
+  if (x.size() != axes + 2 || y.size() != axes + 2 || x[0] != y[0] || x[1] != y[1]) return false;
+  for (const Sizes* list : {&op.strides, &op.begins, &op.ends}) {
+    if (list->size() != axes) return false;
+  }
+  for (std::size_t i = 0; i < axes; ++i) {
+    const std::int64_t room = x[i + 2] + op.begins[i] + op.ends[i] - op.window[i];
+    if (room < 0 || room / op.strides[i] + 1 != y[i + 2]) return false;
+  }
+  return true;
+}
+
 bool is_broadcast(const Sizes& from, const Sizes& to) {
   if (from.size() != to.size()) return false;
   for (std::size_t i = 0; i < from.size(); ++i) {
@@ -399,6 +446,9 @@ bool is_consistent(const DnnOperation& op) {
       return std::equal(x.begin(), x.end() - 1, y.begin()) && x[rank - 1] == b[rank - 2] &&
              b[rank - 1] == y[rank - 1] && std::equal(b.begin(), b.end() - 2, y.begin());
     }
+    case api::kResampleForward:
+    case api::kResampleBackward:
+      return are_pools(op);
     case api::kReductionOperation:
       return is_broadcast(y, x);
     case api::kReshapeOperation:
@@ -421,6 +471,10 @@ int run_operations(const std::vector<DnnOperation>& operations, bool rounds,
         break;
       case api::kReductionOperation:
         run.reduce(op);
+        break;
+      case api::kResampleForward:
+      case api::kResampleBackward:
+        run.pool(op);
         break;
       case api::kReshapeOperation:
         run.reshape(op);
