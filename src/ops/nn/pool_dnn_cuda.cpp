@@ -110,7 +110,7 @@ opdef::KernelOffer offer_pool_dnn(const opdef::KernelRequest& request, const Poo
   std::string declined;
   auto plan = device::cuda::dnn_pool(card_of(request), spec, declined);
   if (plan == nullptr) return opdef::KernelOffer::decline(declined);
-  if (time_us(request, text) <= plan->time_us()) {
+  if (time_us(request, text) < plan->time_us()) {
     return opdef::KernelOffer::decline("the text is faster");
   }
   opdef::KernelOffer offer;

@@ -345,31 +345,53 @@ void Run::reduce(const DnnOperation& op) {
 void Run::pool(const DnnOperation& op) {
   const bool is_forward = op.type == api::kResampleForward;
   const bool is_largest = op.mode == api::kMaximumPool;
-  const std::vector<double> from = read(is_forward ? op.x : op.y);
+  const std::vector<double>& from = read(is_forward ? op.x : op.y);
   const DnnTensor& target = is_forward ? op.y : op.x;
   std::vector<double> results(static_cast<std::size_t>(product(target.dims)));
-  const std::size_t axes = op.window.size();
-  for_each(op.y.dims, [&](std::int64_t o, const Sizes& at) {
-    std::vector<std::size_t> read_from;
-    for_each(op.window, [&](std::int64_t, const Sizes& tap) {
-      std::int64_t place = at[0] * op.x.dims[1] + at[1];
-      for (std::size_t i = 0; i < axes; ++i) {
-        const std::int64_t position = at[i + 2] * op.strides[i] + tap[i] - op.begins[i];
-        if (position < 0 || position >= op.x.dims[i + 2]) return;
-        place = place * op.x.dims[i + 2] + position;
-      }
-      read_from.push_back(static_cast<std::size_t>(place));
-    });
-    const double divisor = op.mode == api::kAverage ? static_cast<double>(read_from.size())
-                                                    : static_cast<double>(product(op.window));
+  // Two spatial axes are three with a leading one.
+  const bool is_flat = op.x.dims.size() == 4;
+  const auto axis = [&](const Sizes& list, std::size_t i, std::size_t first, std::int64_t absent) {
+    return is_flat ? (i == 0 ? absent : list[first + i - 1]) : list[first + i];
+  };
+  std::array<std::int64_t, 3> in{}, out{}, taps{}, strides{}, begins{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    in[i] = axis(op.x.dims, i, 2, 1);
+    out[i] = axis(op.y.dims, i, 2, 1);
+    taps[i] = axis(op.window, i, 0, 1);
+    strides[i] = axis(op.strides, i, 0, 1);
+    begins[i] = axis(op.begins, i, 0, 0);
+  }
+  const std::int64_t windows = out[0] * out[1] * out[2];
+  for (std::int64_t o = 0; o < op.y.dims[0] * op.y.dims[1] * windows; ++o) {
+    const std::array<std::int64_t, 3> at{o % windows / (out[1] * out[2]), o / out[2] % out[1],
+                                         o % out[2]};
+    std::array<std::int64_t, 3> first{}, end{};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::int64_t start = at[i] * strides[i] - begins[i];
+      first[i] = std::max<std::int64_t>(start, 0);
+      end[i] = std::min(start + taps[i], in[i]);
+    }
+    const std::int64_t inside = (end[0] - first[0]) * (end[1] - first[1]) * (end[2] - first[2]);
+    const auto divisor =
+        static_cast<double>(op.mode == api::kAverage ? inside : taps[0] * taps[1] * taps[2]);
     double value = is_largest ? -std::numeric_limits<double>::infinity() : 0;
-    for (const std::size_t i : read_from) {
-      if (!is_forward) results[i] += from[static_cast<std::size_t>(o)] / divisor;
-      if (is_forward) value = is_largest ? std::max(value, from[i]) : value + from[i] / divisor;
-      if (is_forward && std::isnan(from[i])) value = from[i];
+    for (std::int64_t d = first[0]; d < end[0]; ++d) {
+      for (std::int64_t h = first[1]; h < end[1]; ++h) {
+        const std::int64_t row = ((o / windows * in[0] + d) * in[1] + h) * in[2];
+        for (std::int64_t w = first[2]; w < end[2]; ++w) {
+          const auto place = static_cast<std::size_t>(row + w);
+          if (!is_forward) {
+            results[place] += from[static_cast<std::size_t>(o)] / divisor;
+          } else if (is_largest) {
+            value = from[place] > value || std::isnan(from[place]) ? from[place] : value;
+          } else {
+            value += from[place] / divisor;
+          }
+        }
+      }
     }
     if (is_forward) results[static_cast<std::size_t>(o)] = value;
-  });
+  }
   write(target, std::move(results));
 }
 
