@@ -221,7 +221,8 @@ model = onnx.parser.parse_model(
     '''{ n = Constant <value = int64 {4}> ()
     go = Constant <value = bool {1}> ()
     start = Identity (X)
-    Y = Loop (n, go, start) <body = body (int64 i, bool c, float[N, 3] y) => (bool d, float[N, 3] z) {
+    Y = Loop (n, go, start) <
+      body = body (int64 i, bool c, float[N, 3] y) => (bool d, float[N, 3] z) {
       d = Identity (c)
       at = Gather (I, i)
       row = Gather (E, at)
@@ -238,5 +239,26 @@ for device in ("cuda", "cpu"):
             messages.append(str(error))
 assert len(messages) == 4 and messages[:2] == messages[2:], messages
 assert "index 77 of 'at'" in messages[0], messages
+"""
+    )
+
+
+@pytest.mark.parametrize("rows", [3, 40, 300])
+def test_a_step_of_a_linear_model_is_done_once(run_on_card, rows):
+    run_on_card(
+        f"""
+import onnx.parser
+
+x, y = (random.normal(size=({rows}, 1)).astype(np.float32) for _ in range(2))
+model = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 21]> m (float[N, 1] x) => (float[N, 1] y) '
+    "<float[1, 1] w = {{0.25}}> {{ y = MatMul(x, w) }}"
+)
+one = og.Trainer(model, "squared_error", og.optimizers.SGD(0.1), device="cuda")
+one.fit(x, y, epochs=2, batch_size={rows}, verbose=0)
+w = 0.25
+for _ in range(2):
+    w -= 0.1 * np.mean(2.0 * x * (x * w - y))
+np.testing.assert_allclose(one.session.state()["w"], [[w]], rtol=1e-5)
 """
     )
