@@ -87,8 +87,7 @@ cuda::DnnAttentionSpec attention_of(const std::string& line, DataType half) {
                               .v = heads(n[3], n[5], half),
                               .y = heads(n[2], n[5], DataType::kFloat32),
                               .scale = 0.125,
-                              .is_causal = order == "causal",
-                              .has_sums = true};
+                              .is_causal = order == "causal"};
   if (mask == "keys") {
     spec.bias = {{n[0], 1, 1, n[3]}, {n[3], n[3], n[3], 1}, DataType::kFloat32};
   } else if (mask == "scores") {

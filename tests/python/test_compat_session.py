@@ -1,5 +1,7 @@
 """TrainingSession of the detailed linear regression, with its printed numbers."""
 
+import os
+
 import numpy as np
 import onnxruntime
 import pytest

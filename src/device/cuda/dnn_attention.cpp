@@ -93,8 +93,8 @@ struct Operands {
 };
 
 std::string key_of(const DnnAttentionSpec& spec, const char* pass) {
-  std::string key = fmt::format("attention {} {} {} {} {}", pass, spec.scale, spec.is_causal,
-                                spec.has_sums, spec.is_deterministic);
+  std::string key =
+      fmt::format("attention {} {} {} {}", pass, spec.scale, spec.is_causal, spec.is_deterministic);
   for (const DnnMatrices* one :
        {&spec.q, &spec.k, &spec.v, &spec.y, &spec.bias, &spec.dy, &spec.dq, &spec.dk, &spec.dv}) {
     key += fmt::format(" {}[{}]({})", static_cast<int>(one->dtype), fmt::join(one->dims, ","),
@@ -117,10 +117,8 @@ void add_attention(DnnGraph& graph, const DnnAttentionSpec& spec) {
   const Tensor shifted = op.compute(dnn_api::kSubtract, score, largest, op.scores);
   const Tensor exponentials = op.compute(dnn_api::kExp, shifted, nullptr, op.scores);
   const Tensor sum = op.folded(dnn_api::kSum, exponentials);
-  if (spec.has_sums) {
-    const Tensor logarithm = op.compute(dnn_api::kLog, sum, nullptr, op.rows);
-    graph.pointwise(dnn_api::kAdd, logarithm, largest, op.of_rows());
-  }
+  const Tensor logarithm = op.compute(dnn_api::kLog, sum, nullptr, op.rows);
+  graph.pointwise(dnn_api::kAdd, logarithm, largest, op.of_rows());
   const Tensor probabilities = graph.between(op.scores, op.half);
   graph.pointwise(dnn_api::kDivide, exponentials, sum, probabilities);
   graph.matmul(probabilities, v, y);

@@ -34,7 +34,6 @@ struct DnnAttentionSpec {
   DnnMatrices bias = {};  ///< [B, H, S, T]
   double scale = 1;
   bool is_causal = false;  ///< query i sees keys up to i
-  bool has_sums = false;   ///< log(sum(exp(score))) of each row is a result
   bool is_deterministic = true;
   // Gradient only.
   DnnMatrices dy = {};
@@ -44,7 +43,7 @@ struct DnnAttentionSpec {
 };
 
 /// Adds the operations of the forward pass. Its tensors in memory: q, k, v, y, the bias if there is
-/// one, the sums [B, H, S] if they are a result.
+/// one, the sums [B, H, S]: log(sum(exp(score))) of each row, without which it is not recognized.
 void add_attention(DnnGraph& graph, const DnnAttentionSpec& spec);
 
 /// Adds the operations of the gradient, all three results. Its tensors in memory: q, k, v, y, dy,

@@ -504,6 +504,12 @@ std::shared_ptr<const DnnPlan> DnnPlan::of(const std::shared_ptr<Context>& conte
   const std::string whole =
       fmt::format("cudnn {} {} {}: {} {} {}", dnn().GetVersion(), context->name(),
                   context->capability(), rule.is_strict, rule.is_deterministic, key);
+  // Offers are asked several times, and attention takes up to a second. Never destroyed: the driver
+  // may be gone by then.
+  using Plans = std::map<std::pair<int, std::string>, std::shared_ptr<const DnnPlan>>;
+  static Plans& plans = *new Plans();
+  std::shared_ptr<const DnnPlan>& kept_plan = plans[{context->index(), whole}];
+  if (kept_plan != nullptr) return kept_plan;
   declined = "cuDNN has no engine";
   const auto known = chosen.find(whole);
   if (known != chosen.end() && !known->second) return nullptr;
@@ -520,12 +526,14 @@ std::shared_ptr<const DnnPlan> DnnPlan::of(const std::shared_ptr<Context>& conte
     }
     if (choice && planner.take(*plan, *choice)) {
       chosen[whole] = choice;
+      kept_plan = plan;
       return plan;
     }
     choice = planner.fastest(*plan);
     chosen[whole] = choice;
     if (!choice || !planner.take(*plan, *choice)) return nullptr;
     keep_image(whole, fmt::format("{} {}", choice->number, choice->time_us));
+    kept_plan = plan;
     return plan;
   } catch (const DeviceError& error) {
     declined = error.what();

@@ -89,7 +89,8 @@ class DnnPlan {
   using Build = std::function<void(DnnGraph& graph)>;
 
   /// The plan of the fastest engine. nullptr if cuDNN is absent or no engine computes the graph;
-  /// `declined` is then the reason. `key` describes the graph: equal keys, equal graphs.
+  /// `declined` is then the reason. `key` describes the graph: equal keys, equal graphs, of which
+  /// there is one plan on a card.
   static std::shared_ptr<const DnnPlan> of(const std::shared_ptr<Context>& context,
                                            const std::string& key, const DnnRule& rule,
                                            const Build& build, std::string& declined);

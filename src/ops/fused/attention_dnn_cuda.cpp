@@ -246,7 +246,6 @@ opdef::KernelOffer offer_attention_dnn(const opdef::KernelRequest& request,
                         .y = tensors.add(result, op.y, request.outputs[0].dtype),
                         .scale = op.scale,
                         .is_causal = op.causal,
-                        .has_sums = request.has_output(1),
                         .is_deterministic = request.numerics.is_deterministic};
   if (!op.masks.empty()) spec.bias = tensors.add(3, op.masks[0].view, reader.type_of(3));
   if (!reader.is_aligned) return KernelOffer::decline(kNotAligned);
@@ -255,13 +254,13 @@ opdef::KernelOffer offer_attention_dnn(const opdef::KernelRequest& request,
   if (made->plan == nullptr) return KernelOffer::decline(declined);
   made->scratch = result + static_cast<int>(request.outputs.size());
   std::int64_t bytes = base::round_up(made->plan->workspace_bytes(), kAlignment);
-  if (spec.has_sums) {
-    const std::int64_t rows = rows_of(spec.q);
-    const Word sums = Word::argument(made->scratch, bytes);
-    made->tensors.push_back(sums);
+  const std::int64_t rows = rows_of(spec.q);
+  const Word sums = Word::argument(made->scratch, bytes);
+  made->tensors.push_back(sums);
+  bytes += rows * static_cast<std::int64_t>(sizeof(float));
+  if (request.has_output(1)) {
     made->after.push_back(
         convert(request, "og_stats_of_sums", Word::argument(result + 1), sums, rows));
-    bytes += rows * static_cast<std::int64_t>(sizeof(float));
   }
   return offer_of(std::move(made), spec, bytes, 1);
 }

@@ -71,7 +71,7 @@ double time_us(const opdef::KernelRequest& request, const TextKernel& text) {
       device::cuda::check(device::cuda::driver().MemsetD8Async(
                               address, 0, static_cast<std::size_t>(bytes), stream.get()),
                           "cuMemsetD8Async");
-      args.push_back(reinterpret_cast<std::byte*>(address));
+      args.push_back(static_cast<std::byte*>(device::cuda::library_pointer(address)));
     }
   }
   return device::cuda::best_time_us(stream.get(), kTimedRuns, [&] {
@@ -84,7 +84,7 @@ double time_us(const opdef::KernelRequest& request, const TextKernel& text) {
 }  // namespace pool_dnn_cuda
 
 opdef::KernelOffer offer_pool_dnn(const opdef::KernelRequest& request, const PoolShape& shape,
-                                  const PoolOperands& pool, const TextKernel& text) {
+                                  const PoolOperands& pool, const device::cuda::TextKernel& text) {
   using namespace pool_dnn_cuda;  // NOLINT(google-build-using-namespace)
   std::int64_t reads = shape.planes * shape.output_size();
   for (const WindowAxis& axis : shape.axes) reads *= axis.kernel;
