@@ -88,7 +88,7 @@ test-cuda-texts: build ## the texts of all kernels through the real NVRTC, for f
 	@$(MAKE) cuda-cases
 	@python scripts/cuda_texts.py $(cuda)/texts
 
-test-cuda-plans: build ## plans of the zoo's convolutions by the real cuDNN, for the properties of a card
+test-cuda-plans: build ## plans of convolutions, pools and attention by the real cuDNN, for the properties of a card
 	@python scripts/cuda_plans.py build/$(preset)
 
 test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN and UBSAN (cases=FILTER)

@@ -10,7 +10,7 @@ build=build/${preset:-release}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 folder=$work/onnxgrad-cuda-check
-mkdir -p "$folder"/{wheels,cases,models,data} dist
+mkdir -p "$folder"/{wheels,cases,models,data} "$work/dump" dist
 cp dist/onnxgrad-*.whl "$folder/wheels"
 python -m pip download -q --disable-pip-version-check --no-deps --require-hashes \
   --only-binary=:all: --python-version 3.12 -d "$folder/wheels" -r requirements/locked/runtime.txt

@@ -1,8 +1,9 @@
-"""Asks the real cuDNN for plans of all convolutions of tests/data/zoo, without a card.
+"""Asks the real cuDNN for plans of pools, attention and the zoo's convolutions, without a card.
 
 `python scripts/cuda_plans.py BUILD [--sample N]`; the card is that of tests/cuda/h100_device.json.
 The library comes from its wheel (nvidia-cudnn-cu13) or CUDA's toolkit; without one nothing is
-asked, which is said.
+asked, which is said. Attention is compiled at run time, for which the toolkit's stub of the driver
+is there too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,24 @@ ROOT = Path(__file__).resolve().parents[1]
 _PLACES = [
     *(Path(entry) / "nvidia/cudnn/lib" for entry in sys.path if entry),
     Path("/usr/local/cuda/lib64"),
+]
+_DRIVER_STUB = Path("/usr/local/cuda/lib64/stubs/libcuda.so")
+# Sizes of x, of the window and of y, strides, dilations, pads before and after.
+_POOLS = [
+    "32,64,56,56 3,3 32,64,28,28 2,2 1,1 1,1 0,0",
+    "8,192,28,28 3,3 8,192,28,28 1,1 1,1 1,1 1,1",
+    "4,16,1,100 1,4 4,16,1,50 1,2 1,1 0,1 0,2",
+    "2,8,16,28,28 2,2,2 2,8,8,14,14 2,2,2 1,1,1 0,0,0 0,0,0",
+]
+# Sequences, heads, queries, keys, elements of a key and of a value; a mask of keys or scores.
+_ATTENTION = [
+    "8,12,128,128,64,64 plain none",
+    "8,12,128,128,64,64 plain keys",
+    "16,2,128,128,64,64 plain keys",
+    "4,8,256,256,32,32 causal none",
+    "4,8,256,256,32,32 plain scores",
+    "2,16,1024,1024,128,128 causal none",
+    "2,4,70,33,40,24 plain keys",
 ]
 
 
@@ -83,7 +103,7 @@ def convolutions(path: Path) -> Iterator[str]:
             strides, dilations = [1, *strides], [1, *dilations]
             begins, ends = [0, *begins], [0, *ends]
         lists = (x, w, y, strides, dilations, begins, ends)
-        yield " ".join(",".join(map(str, numbers)) for numbers in lists)
+        yield "convolution " + " ".join(",".join(map(str, numbers)) for numbers in lists)
 
 
 def main() -> int:
@@ -100,15 +120,28 @@ def main() -> int:
     lines = sorted({line for path in files for line in convolutions(path)})
     if 0 < arguments.sample < len(lines):
         lines = lines[:: len(lines) // arguments.sample][: arguments.sample]
-    places = os.pathsep.join([str(library), os.environ.get("LD_LIBRARY_PATH", "")])
-    done = subprocess.run(
-        [arguments.build / "tests/onnxgrad_cudnn_plans", ROOT / "tests/cuda/h100_device.json"],
-        input="\n".join(lines) + "\n",
-        env={**os.environ, "ONNXGRAD_CUDA_PATH": str(library), "LD_LIBRARY_PATH": places},
-        text=True,
-        check=False,
-    )
-    print(f"{len(lines)} convolutions")
+    count = len(lines)
+    lines += [f"pool {line}" for line in _POOLS]
+    with tempfile.TemporaryDirectory() as folder:
+        places = [str(library), os.environ.get("LD_LIBRARY_PATH", "")]
+        if _DRIVER_STUB.exists():
+            (Path(folder) / "libcuda.so.1").symlink_to(_DRIVER_STUB)
+            places.insert(0, folder)
+            lines += [f"attention {line}" for line in _ATTENTION[: arguments.sample // 4 or None]]
+        else:
+            print(f"{_DRIVER_STUB} is not there: attention was not asked for")
+        done = subprocess.run(
+            [arguments.build / "tests/onnxgrad_cudnn_plans", ROOT / "tests/cuda/h100_device.json"],
+            input="\n".join(lines) + "\n",
+            env={
+                **os.environ,
+                "ONNXGRAD_CUDA_PATH": str(library),
+                "LD_LIBRARY_PATH": os.pathsep.join(places),
+            },
+            text=True,
+            check=False,
+        )
+    print(f"{count} convolutions, {len(lines) - count} pools and attentions")
     return done.returncode
 
 

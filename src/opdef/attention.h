@@ -71,7 +71,8 @@ inline constexpr std::string_view kAttention = "Attention";
 
 /// (dy, y, stats or probabilities, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of
 /// Attention. dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed.
-/// Without y, which has sums of rounded probabilities, sum(dy y) of a row is computed from these.
+/// Where y has sums of rounded probabilities it may be absent: sum(dy y) of a row is then computed
+/// from the probabilities.
 struct AttentionGradient {
   Attention forward = {};
   StridedView dy = {};  ///< shape of y

@@ -98,12 +98,15 @@ class Fusion {
   }
 
   /// Whether the device prefers the nodes: with probabilities that are stored for the gradient, or
-  /// else computed again.
+  /// else computed again, if need be from a result of rounded ones.
   bool is_preferred(const PassContext& context) {
     forward_.stores_probabilities = match_.has_gradient;
     if (prefers_nodes(context)) return true;
     if (!match_.has_gradient) return false;
     forward_.stores_probabilities = false;
+    if (prefers_nodes(context)) return true;
+    if (!is_rounded()) return false;
+    reads_rounded_ = true;
     return prefers_nodes(context);
   }
 
@@ -184,7 +187,7 @@ class Fusion {
   }
 
   Node gradient_node(Value* stats, Value* dk) const {
-    Value* const y = is_rounded() ? nullptr : y_.value;
+    Value* const y = is_rounded() && !reads_rounded_ ? nullptr : y_.value;
     const auto at = [](Node* node, std::size_t i) { return node ? node->inputs[i] : nullptr; };
     std::vector<Value*> inputs{dy_.value,
                                y,
@@ -416,6 +419,7 @@ class Fusion {
   ReadOperand q_, k_, v_, dy_;
   std::vector<Value*> masks_;
   WrittenResult y_, dq_, dk_, dv_;
+  bool reads_rounded_ = false;  // the gradient reads y, a sum of rounded probabilities
   Value* stats_ = nullptr;
 };
 

@@ -1,7 +1,11 @@
-// Asks cuDNN for plans of convolutions, for a card that a file describes; none is needed. Usage:
-//   onnxgrad_cudnn_plans DEVICE.json < CONVOLUTIONS
-// Each line has the sizes of x, w and y, strides, dilations, pads before and pads after, as lists
-// with commas. Prints a line for each one that cuDNN has no plan of, and how many it has plans of.
+// Asks cuDNN for plans of convolutions, pools and attention, for a card that a file describes; none
+// is needed. Usage:
+//   onnxgrad_cudnn_plans DEVICE.json < LINES
+// A line is `convolution` or `pool`, then the sizes of x, w and y, strides, dilations, pads before
+// and pads after, as lists with commas, where w of a pool is its window; or `attention`, the
+// numbers of sequences, heads, queries, keys, elements of a key and of a value as a list, `plain`
+// or `causal`, and a mask: `none`, one of `keys` for each sequence, or one of `scores` for all.
+// Prints a line for each plan that cuDNN does not make, and how many it makes.
 
 #include <cstdint>
 #include <cstdio>
@@ -10,9 +14,11 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cuda/dnn.h"
+#include "device/cuda/dnn_attention.h"
 #include "onnxgrad/error.h"
 
 namespace {
@@ -30,6 +36,8 @@ std::vector<std::int64_t> numbers_of(const std::string& text) {
 
 Spec spec_of(const std::string& line, const std::string& pass, const std::string& kind) {
   std::istringstream words(line);
+  std::string operation;
+  words >> operation;
   Spec spec;
   for (auto* list : {&spec.x, &spec.w, &spec.y, &spec.strides, &spec.dilations, &spec.pads_begin,
                      &spec.pads_end}) {
@@ -58,28 +66,121 @@ bool has_plan(const std::string& device, const Spec& spec) {
                             [&](cuda::DnnGraph& graph) { cuda::add_convolution(graph, spec); });
 }
 
+// Heads beside each other in rows, as projections leave them.
+cuda::DnnMatrices heads_of(std::int64_t sequences, std::int64_t heads, std::int64_t rows,
+                           std::int64_t size, DataType dtype) {
+  return {.dims = {sequences, heads, rows, size},
+          .strides = {heads * rows * size, size, heads * size, 1},
+          .dtype = dtype};
+}
+
+cuda::DnnAttentionSpec attention_of(const std::string& line, DataType half) {
+  std::istringstream words(line);
+  std::string operation, sizes, order, mask;
+  words >> operation >> sizes >> order >> mask;
+  const std::vector<std::int64_t> n = numbers_of(sizes);
+  const auto heads = [&](std::int64_t rows, std::int64_t size, DataType dtype) {
+    return heads_of(n[0], n[1], rows, size, dtype);
+  };
+  cuda::DnnAttentionSpec spec{.q = heads(n[2], n[4], half),
+                              .k = heads(n[3], n[4], half),
+                              .v = heads(n[3], n[5], half),
+                              .y = heads(n[2], n[5], DataType::kFloat32),
+                              .scale = 0.125,
+                              .is_causal = order == "causal"};
+  if (mask == "keys") {
+    spec.bias = {{n[0], 1, 1, n[3]}, {n[3], n[3], n[3], 1}, DataType::kFloat32};
+  } else if (mask == "scores") {
+    spec.bias = {{1, 1, n[2], n[3]}, {n[2] * n[3], n[2] * n[3], n[3], 1}, half};
+  }
+  spec.dy = heads(n[2], n[5], half);
+  spec.dq = heads(n[2], n[4], DataType::kFloat32);
+  spec.dk = heads(n[3], n[4], DataType::kFloat32);
+  spec.dv = heads(n[3], n[5], DataType::kFloat32);
+  return spec;
+}
+
+/// Counts the plans that are made, and prints those that are not.
+class Plans {
+ public:
+  explicit Plans(std::string device) : device_(std::move(device)) {}
+
+  void ask_convolution(const std::string& line) {
+    for (const char* pass : {"forward", "forward with bias and Relu", "data", "weights"}) {
+      for (const char* kind : {"float32", "tf32", "bfloat16", "float16"}) {
+        count(has_plan(device_, spec_of(line, pass, kind)), kind, pass, line);
+      }
+    }
+  }
+
+  void ask_pool(const std::string& line) {
+    const Spec window = spec_of(line, "forward", "float32");
+    cuda::DnnPoolSpec spec{.x = window.x,
+                           .y = window.y,
+                           .kernel = window.w,
+                           .strides = window.strides,
+                           .pads_begin = window.pads_begin,
+                           .pads_end = window.pads_end};
+    for (const int mode :
+         {cuda::dnn_api::kMaximumPool, cuda::dnn_api::kAverage, cuda::dnn_api::kAverageWithPads}) {
+      for (const bool is_gradient : {false, true}) {
+        if (is_gradient && mode == cuda::dnn_api::kMaximumPool) continue;
+        spec.mode = mode;
+        spec.is_gradient = is_gradient;
+        count(
+            cuda::has_dnn_plan(device_, {}, [&](cuda::DnnGraph& graph) { add_pool(graph, spec); }),
+            "float32", is_gradient ? "gradient" : "forward", line);
+      }
+    }
+  }
+
+  void ask_attention(const std::string& line) {
+    for (const DataType half : {DataType::kBfloat16, DataType::kFloat16}) {
+      const char* kind = half == DataType::kBfloat16 ? "bfloat16" : "float16";
+      cuda::DnnAttentionSpec spec = attention_of(line, half);
+      for (const bool is_deterministic : {true, false}) {
+        spec.is_deterministic = is_deterministic;
+        const cuda::DnnRule rule{.is_strict = false, .is_deterministic = is_deterministic};
+        count(cuda::has_dnn_plan(device_, rule,
+                                 [&](cuda::DnnGraph& graph) { add_attention(graph, spec); }),
+              kind, "forward", line);
+        count(
+            cuda::has_dnn_plan(device_, rule,
+                               [&](cuda::DnnGraph& graph) { add_attention_gradient(graph, spec); }),
+            kind, "gradient", line);
+      }
+    }
+  }
+
+  int plans = 0;
+  int missing = 0;
+
+ private:
+  void count(bool is_there, const char* kind, const char* pass, const std::string& line) {
+    ++(is_there ? plans : missing);
+    if (!is_there) std::printf("%s, %s: %s\n", kind, pass, line.c_str());
+  }
+
+  std::string device_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc != 2) return 2;
   std::ifstream file(argv[1]);
-  const std::string device{std::istreambuf_iterator<char>(file), {}};
-  int missing = 0;
-  int plans = 0;
+  Plans plans({std::istreambuf_iterator<char>(file), {}});
   for (std::string line; std::getline(std::cin, line);) {
-    for (const char* pass : {"forward", "forward with bias and Relu", "data", "weights"}) {
-      for (const char* kind : {"float32", "tf32", "bfloat16", "float16"}) {
-        if (has_plan(device, spec_of(line, pass, kind))) {
-          ++plans;
-        } else {
-          ++missing;
-          std::printf("%s, %s: %s\n", kind, pass, line.c_str());
-        }
-      }
+    if (line.starts_with("attention ")) {
+      plans.ask_attention(line);
+    } else if (line.starts_with("pool ")) {
+      plans.ask_pool(line);
+    } else {
+      plans.ask_convolution(line);
     }
   }
-  std::printf("%d plans\n", plans);
-  return missing == 0 ? 0 : 1;
+  std::printf("%d plans\n", plans.plans);
+  return plans.missing == 0 ? 0 : 1;
 } catch (const onnxgrad::Error& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 2;

@@ -1,5 +1,7 @@
 """TrainingSession of the detailed linear regression, with its printed numbers."""
 
+import os
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -242,6 +244,9 @@ def test_states_are_set_and_only_wanted_weights_move():
     )
 
 
+@pytest.mark.skipif(
+    os.environ.get("ONNXGRAD_DEVICE") == "cuda", reason="the default device is a card"
+)
 def test_errors():
     model = linear_regression([1, -1], 0.5, with_loss=True)
     with pytest.raises(ValueError, match="no weights"):
@@ -348,6 +353,9 @@ except AttributeError as error:
 """
 
 
+@pytest.mark.skipif(
+    os.environ.get("ONNXGRAD_DEVICE") == "cuda", reason="the default device is a card"
+)
 def test_everything_works_without_stock_onnxruntime(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(linear_regression([2, 3], 1).SerializeToString())

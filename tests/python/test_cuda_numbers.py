@@ -207,3 +207,58 @@ for name, value in expected.items():
     assert np.abs(found[name] - value).max() <= {tolerance} * step + 1e-7, name
 """
     )
+
+
+def test_an_index_that_a_loop_refuses_is_named_as_on_the_cpu(run_on_card):
+    run_on_card(
+        """
+import onnx.parser
+
+table = ", ".join(str(x) for x in random.normal(size=30).round(3))
+model = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["" : 17]> main (float[N, 3] X, int64[T] I) => (float[N, 3] Y) '
+    f'<float[10, 3] E = {{{table}}}> '
+    '''{ n = Constant <value = int64 {4}> ()
+    go = Constant <value = bool {1}> ()
+    start = Identity (X)
+    Y = Loop (n, go, start) <
+      body = body (int64 i, bool c, float[N, 3] y) => (bool d, float[N, 3] z) {
+      d = Identity (c)
+      at = Gather (I, i)
+      row = Gather (E, at)
+      z = Add (y, row)
+    }> }'''
+)
+messages = []
+for device in ("cuda", "cpu"):
+    session = og.InferenceSession(model, device=device)
+    for rows in ([1, 2, 77, 4], [99, 0, 0, 0]):
+        try:
+            session.run(None, {"X": np.ones((2, 3), np.float32), "I": np.array(rows)})
+        except og.DataError as error:
+            messages.append(str(error))
+assert len(messages) == 4 and messages[:2] == messages[2:], messages
+assert "index 77 of 'at'" in messages[0], messages
+"""
+    )
+
+
+@pytest.mark.parametrize("rows", [3, 40, 300])
+def test_a_step_of_a_linear_model_is_done_once(run_on_card, rows):
+    run_on_card(
+        f"""
+import onnx.parser
+
+x, y = (random.normal(size=({rows}, 1)).astype(np.float32) for _ in range(2))
+model = onnx.parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 21]> m (float[N, 1] x) => (float[N, 1] y) '
+    "<float[1, 1] w = {{0.25}}> {{ y = MatMul(x, w) }}"
+)
+one = og.Trainer(model, "squared_error", og.optimizers.SGD(0.1), device="cuda")
+one.fit(x, y, epochs=2, batch_size={rows}, verbose=0)
+w = 0.25
+for _ in range(2):
+    w -= 0.1 * np.mean(2.0 * x * (x * w - y))
+np.testing.assert_allclose(one.session.state()["w"], [[w]], rtol=1e-5)
+"""
+    )

@@ -73,4 +73,30 @@ std::shared_ptr<const DnnPlan> dnn_convolution(const std::shared_ptr<Context>& c
       [&](DnnGraph& graph) { add_convolution(graph, spec); }, declined);
 }
 
+void add_pool(DnnGraph& graph, const DnnPoolSpec& spec) {
+  const int type = dnn_type(spec.dtype);
+  const DnnGraph::Tensor x = graph.memory(spec.x, DnnGraph::strides(spec.x), type);
+  const DnnGraph::Tensor y = graph.memory(spec.y, DnnGraph::strides(spec.y), type);
+  const int precision =
+      spec.dtype == DataType::kFloat64 ? dnn_api::kDataDouble : dnn_api::kDataFloat;
+  graph.pool(spec.mode, spec.kernel,
+             {.strides = spec.strides,
+              .dilations = {},
+              .pads_begin = spec.pads_begin,
+              .pads_end = spec.pads_end,
+              .precision = precision},
+             spec.is_gradient, x, y);
+}
+
+std::shared_ptr<const DnnPlan> dnn_pool(const std::shared_ptr<Context>& context,
+                                        const DnnPoolSpec& spec, std::string& declined) {
+  const std::string key = fmt::format(
+      "pool {} {} {} {} {} {} {} {} {}", spec.mode, spec.is_gradient, dnn_type(spec.dtype),
+      fmt::join(spec.x, ","), fmt::join(spec.y, ","), fmt::join(spec.kernel, ","),
+      fmt::join(spec.strides, ","), fmt::join(spec.pads_begin, ","), fmt::join(spec.pads_end, ","));
+  return DnnPlan::of(
+      context, key, {.is_strict = true, .is_deterministic = spec.is_deterministic},
+      [&](DnnGraph& graph) { add_pool(graph, spec); }, declined);
+}
+
 }  // namespace onnxgrad::device::cuda

@@ -51,6 +51,28 @@ void add_convolution(DnnGraph& graph, const DnnConvSpec& spec);
 std::shared_ptr<const DnnPlan> dnn_convolution(const std::shared_ptr<Context>& context,
                                                const DnnConvSpec& spec, std::string& declined);
 
+/// A pool of x to y, dense tensors [N, C, space...] in row-major order with two or three spatial
+/// axes, or the gradient of an average.
+struct DnnPoolSpec {
+  int mode = dnn_api::kAverage;  ///< of dnn_api::Resample
+  bool is_gradient = false;
+  DataType dtype = DataType::kFloat32;
+  std::vector<std::int64_t> x = {};
+  std::vector<std::int64_t> y = {};
+  std::vector<std::int64_t> kernel = {};
+  std::vector<std::int64_t> strides = {};
+  std::vector<std::int64_t> pads_begin = {};
+  std::vector<std::int64_t> pads_end = {};
+  bool is_deterministic = true;
+};
+
+/// Adds the operation of a pool. Its tensors in memory: x, y.
+void add_pool(DnnGraph& graph, const DnnPoolSpec& spec);
+
+/// The plan of a pool: see DnnPlan::of().
+std::shared_ptr<const DnnPlan> dnn_pool(const std::shared_ptr<Context>& context,
+                                        const DnnPoolSpec& spec, std::string& declined);
+
 }  // namespace onnxgrad::device::cuda
 
 #endif  // ONNXGRAD_DEVICE_CUDA_DNN_H_

@@ -49,6 +49,9 @@ enum Descriptor : int {
   kMatmulOperation = 19,
   kReduction = 21,
   kReductionOperation = 22,
+  kResample = 24,
+  kResampleForward = 25,
+  kResampleBackward = 26,
   kReshapeOperation = 31,
   kDeviceProperties = 38,
 };
@@ -67,6 +70,8 @@ enum Type : int {
   kTypePointwiseMode = 14,
   kTypeDescriptor = 15,
   kTypeReduceOperator = 18,
+  kTypeResampleMode = 21,
+  kTypePaddingMode = 22,
   kTypeChar = 24,
 };
 enum Attribute : int {
@@ -115,9 +120,24 @@ enum Attribute : int {
   kReductionOperator = 1600,
   kReductionPrecision = 1601,
   kReductionX = 1610,  ///< then y, descriptor
-  kReshapeX = 2200,    ///< then y
+  kResampleMode = 1700,
+  kResamplePrecision = 1701,
+  kResampleSpatialDims = 1702,
+  kResamplePostPads = 1703,
+  kResamplePrePads = 1704,
+  kResampleStrides = 1705,
+  kResampleWindow = 1706,
+  kResampleNan = 1707,
+  kResamplePadding = 1708,
+  kResampleForwardX = 1710,  ///< then y
+  kResampleForwardDescriptor = 1716,
+  kResampleBackwardX = 1720,  ///< dx, then dy
+  kResampleBackwardDescriptor = 1725,
+  kReshapeX = 2200,  ///< then y
   kDeviceJson = 2702,
 };
+/// cudnnStatus_t: a kernel was compiled, but the driver did not load it.
+inline constexpr int kFailedInDriver = 5001;
 enum Value : int {
   kDataFloat = 0,
   kDataDouble = 1,
@@ -146,6 +166,8 @@ enum Pointwise : int {
   kIndexOf = 501,
   kSelect = 601,
 };
+enum Resample : int { kAverageWithPads = 2, kMaximumPool = 3, kAverage = 4 };
+enum Padding : int { kZeros = 0, kMinusInfinity = 1 };
 enum Reduction : int { kSum = 0, kMaximum = 3 };
 }  // namespace dnn_api
 

@@ -167,9 +167,9 @@ DnnGraph::Tensor DnnGraph::tensor(const Dims& dims, const Dims& strides, int typ
 DnnGraph::Tensor DnnGraph::memory(const Dims& dims, const Dims& strides, int type) {
   const Tensor made = tensor(dims, strides, type, kInMemory);
   uids_.push_back(last_uid_);
-  const std::int64_t elements =
-      std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
-  bytes_.push_back(elements * bytes_of_type(type));
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
+  bytes_.push_back((last + 1) * bytes_of_type(type));
   return made;
 }
 
@@ -306,6 +306,33 @@ void DnnGraph::reduce(int operation, Tensor x, Tensor y) {
   operations_.push_back(made.get());
 }
 
+void DnnGraph::pool(int mode, const Dims& kernel, const Window& window, bool is_gradient, Tensor x,
+                    Tensor y) {
+  const Owned& described = add(dnn_api::kResample);
+  const int padding = mode == dnn_api::kMaximumPool ? dnn_api::kMinusInfinity : dnn_api::kZeros;
+  set(described, dnn_api::kResampleMode, dnn_api::kTypeResampleMode, mode);
+  set(described, dnn_api::kResamplePrecision, dnn_api::kTypeDataType, window.precision);
+  set(described, dnn_api::kResampleSpatialDims, dnn_api::kTypeInt64,
+      static_cast<std::int64_t>(kernel.size()));
+  set_sizes(described, dnn_api::kResamplePostPads, window.pads_end);
+  set_sizes(described, dnn_api::kResamplePrePads, window.pads_begin);
+  set_sizes(described, dnn_api::kResampleStrides, window.strides);
+  set_sizes(described, dnn_api::kResampleWindow, kernel);
+  set(described, dnn_api::kResampleNan, dnn_api::kTypeNanPropagation, int{dnn_api::kPropagateNan});
+  set(described, dnn_api::kResamplePadding, dnn_api::kTypePaddingMode, padding);
+  finalize(described);
+  const Handle handle = described.get();
+  const Owned& made = add(is_gradient ? dnn_api::kResampleBackward : dnn_api::kResampleForward);
+  const int first = is_gradient ? dnn_api::kResampleBackwardX : dnn_api::kResampleForwardX;
+  link(made, first, x);
+  link(made, first + 1, y);
+  link(made,
+       is_gradient ? dnn_api::kResampleBackwardDescriptor : dnn_api::kResampleForwardDescriptor,
+       handle);
+  finalize(made);
+  operations_.push_back(made.get());
+}
+
 void DnnGraph::reshape(Tensor x, Tensor y) {
   const Owned& made = add(dnn_api::kReshapeOperation);
   link(made, dnn_api::kReshapeX, x);
@@ -350,7 +377,9 @@ class DnnPlanner {
     } else {
       link(made.plan, dnn_api::kPlanDevice, device_);
     }
-    if (dnn().Finalize(made.plan.get()) != kSuccess) return std::nullopt;
+    const int status = dnn().Finalize(made.plan.get());
+    if (library_ == nullptr && status == dnn_api::kFailedInDriver) return made;
+    if (status != kSuccess) return std::nullopt;
     std::int64_t count = 0;
     check_dnn(dnn().Get(made.plan.get(), dnn_api::kPlanWorkspace, dnn_api::kTypeInt64, 1, &count,
                         &made.workspace_bytes),
@@ -475,6 +504,12 @@ std::shared_ptr<const DnnPlan> DnnPlan::of(const std::shared_ptr<Context>& conte
   const std::string whole =
       fmt::format("cudnn {} {} {}: {} {} {}", dnn().GetVersion(), context->name(),
                   context->capability(), rule.is_strict, rule.is_deterministic, key);
+  // Offers are asked several times, and attention takes up to a second. Never destroyed: the driver
+  // may be gone by then.
+  using Plans = std::map<std::pair<int, std::string>, std::shared_ptr<const DnnPlan>>;
+  static Plans& plans = *new Plans();
+  std::shared_ptr<const DnnPlan>& kept_plan = plans[{context->index(), whole}];
+  if (kept_plan != nullptr) return kept_plan;
   declined = "cuDNN has no engine";
   const auto known = chosen.find(whole);
   if (known != chosen.end() && !known->second) return nullptr;
@@ -491,12 +526,14 @@ std::shared_ptr<const DnnPlan> DnnPlan::of(const std::shared_ptr<Context>& conte
     }
     if (choice && planner.take(*plan, *choice)) {
       chosen[whole] = choice;
+      kept_plan = plan;
       return plan;
     }
     choice = planner.fastest(*plan);
     chosen[whole] = choice;
     if (!choice || !planner.take(*plan, *choice)) return nullptr;
     keep_image(whole, fmt::format("{} {}", choice->number, choice->time_us));
+    kept_plan = plan;
     return plan;
   } catch (const DeviceError& error) {
     declined = error.what();

@@ -57,6 +57,9 @@ class DnnGraph {
   void matmul(Tensor a, Tensor b, Tensor c);
   /// Over the axes that have size 1 in y.
   void reduce(int operation, Tensor x, Tensor y);
+  /// `mode`: of dnn_api::Resample. Writes y, or as a gradient x from y; windows are not dilated.
+  void pool(int mode, const Dims& kernel, const Window& window, bool is_gradient, Tensor x,
+            Tensor y);
   /// y is the memory of x with other dimensions or strides.
   void reshape(Tensor x, Tensor y);
 
@@ -69,7 +72,7 @@ class DnnGraph {
   std::vector<Owned> descriptors_;  ///< all of them: cuDNN refers to them
   std::vector<Handle> operations_;
   std::vector<std::int64_t> uids_;   ///< of tensors in memory, then of the constants
-  std::vector<std::int64_t> bytes_;  ///< of tensors in memory
+  std::vector<std::int64_t> bytes_;  ///< that tensors in memory span
   std::deque<float> constants_;
   std::vector<std::int64_t> constant_uids_;
   std::int64_t last_uid_ = 0;
@@ -86,7 +89,8 @@ class DnnPlan {
   using Build = std::function<void(DnnGraph& graph)>;
 
   /// The plan of the fastest engine. nullptr if cuDNN is absent or no engine computes the graph;
-  /// `declined` is then the reason. `key` describes the graph: equal keys, equal graphs.
+  /// `declined` is then the reason. `key` describes the graph: equal keys, equal graphs, of which
+  /// there is one plan on a card.
   static std::shared_ptr<const DnnPlan> of(const std::shared_ptr<Context>& context,
                                            const std::string& key, const DnnRule& rule,
                                            const Build& build, std::string& declined);
@@ -112,7 +116,8 @@ class DnnPlan {
 };
 
 /// Whether cuDNN makes a plan of a graph for a card that is described by its properties, as JSON;
-/// no card is needed. Throws: DeviceError.
+/// no card is needed. Engines that are compiled at run time want a libcuda.so.1, if only the
+/// toolkit's stub of it. Throws: DeviceError.
 bool has_dnn_plan(const std::string& device_json, const DnnRule& rule, const DnnPlan::Build& build);
 
 }  // namespace onnxgrad::device::cuda

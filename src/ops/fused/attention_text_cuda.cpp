@@ -16,15 +16,15 @@ OG_FUNCTION og_i64 og_head(const W& a, int view, og_i64 head) {
 }
 
 // Rows [first, first + count) of a head, with zeros from row `rows` and column `columns` on.
-template <int count, class W>
-OG_FUNCTION void og_load(og_t* to, const W& a, const og_t* from, int view, og_i64 first,
-                         og_i64 rows, og_i64 columns) {
+template <int count, class W, class E>
+OG_FUNCTION void og_load(og_t* to, const W& a, const E* from, int view, og_i64 first, og_i64 rows,
+                         og_i64 columns) {
   const og_i64 row_step = a.integer(view + 6), column_step = a.integer(view + 7);
   for (int i = threadIdx.x; i < count * og_size; i += 256) {
     const int row = column_step == 1 ? i / og_size : i % count;
     const int column = column_step == 1 ? i % og_size : i / count;
     to[row * og_line + column] = first + row < rows && column < columns
-                                     ? from[(first + row) * row_step + column * column_step]
+                                     ? (og_t)og_get(from[(first + row) * row_step + column * column_step])
                                      : (og_t)0;
   }
 }
@@ -60,7 +60,7 @@ OG_FUNCTION og_t og_score(const W& a, const og_masks& masks, og_i64 row, og_i64 
     const int w = 57 + 11 * m;
     const og_i64 at = masks.at[m] + row * a.integer(w + 9) + column * a.integer(w + 10);
     if (a.integer(w + 1) == 0) {
-      x = x + a.template pointer<const og_t>(w)[at];
+      x = x + (og_t)og_get(a.template pointer<const og_m>(w)[at]);
     } else if ((a.template pointer<const og_u8>(w)[at] != 0) != (a.integer(w + 1) == 1)) {
       x = (og_t)a.real(w + 2);
       is_hidden = true;
@@ -99,9 +99,9 @@ OG_KERNEL(og_attention, 90) {
     const og_i64 end = first + og_rows < queries ? first + og_rows : queries;
     const og_i64 seen = og_seen(a, end);
     const og_masks masks = og_masks_of(a, head);
-    const og_t* const k = a.pointer<const og_t>(1) + og_head(a, 33, key_head);
-    const og_t* const v = a.pointer<const og_t>(2) + og_head(a, 41, key_head);
-    og_load<og_rows>(q, a, a.pointer<const og_t>(0) + og_head(a, 25, head), 25, first, queries,
+    const og_k* const k = a.pointer<const og_k>(1) + og_head(a, 33, key_head);
+    const og_v* const v = a.pointer<const og_v>(2) + og_head(a, 41, key_head);
+    og_load<og_rows>(q, a, a.pointer<const og_q>(0) + og_head(a, 25, head), 25, first, queries,
                      a.integer(9));
     if (part == 0) {
       most[row] = nothing;
@@ -217,9 +217,9 @@ struct og_pair {
 
 template <class W>
 OG_FUNCTION void og_load_keys(og_pair& s, const W& a, og_i64 key_head, og_i64 key) {
-  og_load<og_tile>(s.k, a, a.template pointer<const og_t>(1) + og_head(a, 33, key_head), 33, key,
+  og_load<og_tile>(s.k, a, a.template pointer<const og_k>(1) + og_head(a, 33, key_head), 33, key,
                    a.integer(8), a.integer(9));
-  og_load<og_tile>(s.v, a, a.template pointer<const og_t>(2) + og_head(a, 41, key_head), 41, key,
+  og_load<og_tile>(s.v, a, a.template pointer<const og_v>(2) + og_head(a, 41, key_head), 41, key,
                    a.integer(8), a.integer(10));
 }
 
@@ -228,18 +228,18 @@ OG_FUNCTION void og_load_keys(og_pair& s, const W& a, og_i64 key_head, og_i64 ke
 template <class W>
 OG_FUNCTION void og_load_queries(og_pair& s, const W& a, og_i64 head, og_i64 first) {
   const og_i64 queries = a.integer(7), size = a.integer(10);
-  og_load<og_tile>(s.q, a, a.template pointer<const og_t>(0) + og_head(a, 25, head), 25, first,
+  og_load<og_tile>(s.q, a, a.template pointer<const og_q>(0) + og_head(a, 25, head), 25, first,
                    queries, a.integer(9));
-  og_load<og_tile>(s.dy, a, a.template pointer<const og_t>(90) + og_head(a, 95, head), 95, first,
+  og_load<og_tile>(s.dy, a, a.template pointer<const og_dy>(90) + og_head(a, 95, head), 95, first,
                    queries, size);
   __syncthreads();
   const int row = threadIdx.x / og_threads, part = threadIdx.x % og_threads;
   const og_i64 at = first + row;
-  const og_t* const y =
-      a.template pointer<const og_t>(3) + og_head(a, 49, head) + at * a.integer(55);
+  const og_y* const y =
+      a.template pointer<const og_y>(3) + og_head(a, 49, head) + at * a.integer(55);
   og_t sum = 0;
   for (og_i64 e = part; at < queries && e < size; e += og_threads) {
-    sum = og_fma(s.dy[row * og_line + e], y[e * a.integer(56)], sum);
+    sum = og_fma(s.dy[row * og_line + e], (og_t)og_get(y[e * a.integer(56)]), sum);
   }
   s.parts[threadIdx.x] = sum;
   __syncthreads();

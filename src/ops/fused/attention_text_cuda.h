@@ -24,11 +24,14 @@ inline constexpr int kMostMasks = 3;
 inline constexpr int kAttentionGradients = 90;
 inline constexpr int kGradientWords = kAttentionGradients + 5 + 4 * kViewWords;
 
-/// Text of og_attention. The types og_t, og_rows, og_keys and og_size precede it: queries and keys
-/// of a tile, and the size of a head, padded.
+/// Both texts follow block_text() and types: og_t of sums and results, og_q, og_k, og_v, og_m of
+/// added masks as they are stored.
+///
+/// Text of og_attention. og_rows, og_keys and og_size precede it too: queries and keys of a tile,
+/// and the size of a head, padded.
 std::string attention_text();
-/// Text of og_keys_back (dk, dv) and og_queries_back (dq, dscore). The types og_t, og_tile and
-/// og_size precede it.
+/// Text of og_keys_back (dk, dv) and og_queries_back (dq, dscore). The types og_y and og_dy,
+/// og_tile and og_size precede it too.
 std::string attention_gradient_text();
 
 }  // namespace onnxgrad::ops

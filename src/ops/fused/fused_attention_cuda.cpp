@@ -10,13 +10,14 @@
 #include "ir/builder.h"
 #include "opdef/attention.h"
 #include "ops/block_text_cuda.h"
+#include "ops/fused/attention_dnn_cuda.h"
 #include "ops/fused/attention_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/random_text_cuda.h"
 
-// Attention and its gradient in float32 and float64: one kernel forward, two backward. Products in
-// tf32 and 16 bits are the libraries'.
+// Attention and its gradient: one kernel forward, two backward, whose sums are in float32 or
+// float64. Products of 16 bits are cuDNN's, if it has a plan for them.
 
 namespace onnxgrad::ops::fused_attention_cuda {
 namespace {
@@ -136,23 +137,63 @@ std::string append_common(std::vector<Word>& words, const KernelRequest& request
   return fits ? "" : "heads in more than three axes";
 }
 
-// The reason for which these operands have no kernel.
-std::string refusal_of(const KernelRequest& request, const opdef::Attention& op) {
-  const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) return "operands of 16 bits";
-  for (const auto* list : {&request.inputs, &request.outputs}) {
-    for (const TensorDesc& desc : *list) {
-      if (desc.is_present() && desc.dtype != dtype && desc.dtype != DataType::kBool) {
-        return "operands of different types";
-      }
+bool is_wide(const KernelRequest& request) { return request.inputs[0].dtype == DataType::kFloat64; }
+
+// The type of products of 16 bits; kUndefined: they are not. A pass that asks has rounded the
+// probabilities; `q` is read in 16 bits afterwards.
+DataType half_of(const KernelRequest& request, const opdef::Attention& op, std::size_t q) {
+  if (is_f16(request.inputs[q].dtype)) return request.inputs[q].dtype;
+  return request.is_candidate ? op.probabilities_type : DataType::kUndefined;
+}
+
+// The type in which added masks are stored; kUndefined: in several.
+DataType mask_type(const KernelRequest& request, const opdef::Attention& op, std::size_t first) {
+  DataType found = is_wide(request) ? DataType::kFloat64 : DataType::kFloat32;
+  for (std::size_t i = 0; i < op.masks.size(); ++i) {
+    if (op.masks[i].kind == opdef::MaskKind::kAdd) found = request.inputs[first + i].dtype;
+  }
+  for (std::size_t i = 0; i < op.masks.size(); ++i) {
+    const bool is_added = op.masks[i].kind == opdef::MaskKind::kAdd;
+    if (is_added && request.inputs[first + i].dtype != found) return DataType::kUndefined;
+  }
+  return found;
+}
+
+// The reason for which these operands have no kernel. `first_mask`: the first of the masks.
+std::string refusal_of(const KernelRequest& request, const opdef::Attention& op,
+                       std::size_t first_mask) {
+  const DataType sums = is_wide(request) ? DataType::kFloat64 : DataType::kFloat32;
+  for (const TensorDesc& desc : request.inputs) {
+    const DataType dtype = desc.dtype;
+    const bool is_read = dtype == sums || (sums == DataType::kFloat32 && is_f16(dtype));
+    if (desc.is_present() && dtype != DataType::kBool && !is_read) {
+      return "operands of different types";
     }
   }
-  if (op.probabilities_type != DataType::kUndefined) return "probabilities of 16 bits";
+  for (const TensorDesc& desc : request.outputs) {
+    if (desc.is_present() && desc.dtype != sums) return "results of 16 bits";
+  }
+  if (mask_type(request, op, first_mask) == DataType::kUndefined) return "masks of several types";
   if (op.stores_probabilities) return "probabilities are faster computed again";
-  if (request.is_candidate && request.numerics.allows_tf32 && dtype == DataType::kFloat32) {
+  const bool is_plain = op.probabilities_type == DataType::kUndefined;
+  if (request.is_candidate && request.numerics.allows_tf32 && is_plain &&
+      sums == DataType::kFloat32) {
     return "products in tf32 are faster";
   }
   return "";
+}
+
+// Flops that texts do in float32 in the time that several kernels for products of 16 bits take.
+constexpr double kFewFlops = 1e8;
+
+std::string operand_types(const KernelRequest& request, const opdef::Attention& op, std::size_t q,
+                          std::size_t first_mask) {
+  return std::string(block_text()) +
+         typedefs({{"og_t", is_wide(request) ? "double" : "float"},
+                   {"og_q", text_type(request.inputs[q].dtype)},
+                   {"og_k", text_type(request.inputs[q + 1].dtype)},
+                   {"og_v", text_type(request.inputs[q + 2].dtype)},
+                   {"og_m", text_type(mask_type(request, op, first_mask))}});
 }
 
 TextKernel over_blocks(const KernelRequest& request, const std::string& text, const char* name,
@@ -170,19 +211,23 @@ std::string label_of(const Sizes& sizes, bool is_causal) {
 
 KernelOffer offer_attention(const KernelRequest& request) {
   const auto op = opdef::Attention::read(request.node);
-  if (std::string reason = refusal_of(request, op); !reason.empty()) {
+  if (std::string reason = refusal_of(request, op, 3); !reason.empty()) {
     return KernelOffer::decline(std::move(reason));
   }
   const Sizes sizes = Sizes::of(op);
-  const bool is_double = request.inputs[0].dtype == DataType::kFloat64;
-  const Tiles tiles = Tiles::forward(sizes.longest(), is_double);
+  if (const DataType half = half_of(request, op, 0); half != DataType::kUndefined) {
+    KernelOffer library = offer_attention_dnn(request, op, half);
+    if (library.kernel.fn != nullptr) return library;
+    if (request.is_candidate && sizes.flops() > kFewFlops) return library;
+  }
+  const Tiles tiles = Tiles::forward(sizes.longest(), is_wide(request));
   if (tiles.size == 0) return KernelOffer::decline("heads of too many elements");
   const auto result = static_cast<int>(request.inputs.size());
   std::vector<Word> words;
   const std::string reason = append_common(
       words, request, op, {.y = result, .stats = request.has_output(1) ? result + 1 : -1});
   if (!reason.empty()) return KernelOffer::decline(reason);
-  const std::string text = typedefs({{"og_t", text_type(request.inputs[0].dtype)}}) +
+  const std::string text = operand_types(request, op, 0, 3) +
                            fmt::format("enum {{ og_rows = {}, og_keys = {}, og_size = {} }};\n",
                                        tiles.rows, tiles.keys, tiles.size) +
                            attention_text();
@@ -195,13 +240,17 @@ KernelOffer offer_attention(const KernelRequest& request) {
 
 KernelOffer offer_gradient(const KernelRequest& request) {
   const auto op = opdef::AttentionGradient::read(request.node);
-  if (std::string reason = refusal_of(request, op.forward); !reason.empty()) {
+  if (std::string reason = refusal_of(request, op.forward, 6); !reason.empty()) {
     return KernelOffer::decline(std::move(reason));
   }
   if (!request.has_input(1)) return KernelOffer::decline("no results of the forward pass");
   const Sizes sizes = Sizes::of(op.forward);
-  const bool is_double = request.inputs[0].dtype == DataType::kFloat64;
-  const Tiles tiles = Tiles::backward(sizes.longest(), is_double);
+  if (const DataType half = half_of(request, op.forward, 3); half != DataType::kUndefined) {
+    KernelOffer library = offer_attention_gradient_dnn(request, op, half);
+    if (library.kernel.fn != nullptr) return library;
+    if (request.is_candidate && sizes.flops() > kFewFlops) return library;
+  }
+  const Tiles tiles = Tiles::backward(sizes.longest(), is_wide(request));
   if (tiles.size == 0) return KernelOffer::decline("heads of too many elements");
   std::vector<Word> words;
   std::string reason = append_common(words, request, op.forward,
@@ -215,7 +264,9 @@ KernelOffer offer_gradient(const KernelRequest& request) {
   }
   if (!reason.empty()) return KernelOffer::decline(reason);
   const std::string text =
-      typedefs({{"og_t", text_type(request.inputs[0].dtype)}}) +
+      operand_types(request, op.forward, 3, 6) +
+      typedefs({{"og_y", text_type(request.inputs[1].dtype)},
+                {"og_dy", text_type(request.inputs[0].dtype)}}) +
       fmt::format("enum {{ og_tile = {}, og_size = {} }};\n", tiles.rows, tiles.size) +
       attention_gradient_text();
   std::vector<TextKernel> launches;

@@ -21,7 +21,8 @@ constexpr std::int64_t kMostRows = 1024;
 constexpr std::int64_t kMostFeatures = 4096;
 
 // Words: X, w, b, y, rate, loss, w', b', residuals (scratch); rows, features; bias, target, shift,
-// factor of the loss, step of w, step of b. A thread computes a row, then a weight.
+// factor of the loss, step of w, step of b. Threads with one threadIdx.y compute a row; a weight is
+// written by one thread, since it may be in place.
 constexpr const char* kText = R"(
 OG_KERNEL(og_main, 17) {
   const og_t* const x = a.pointer<og_t>(0);
@@ -41,11 +42,12 @@ OG_KERNEL(og_main, 17) {
   }
   squares = og_fold_rows<og_sum>(squares);
   sum = og_fold_rows<og_sum>(sum);
-  if (threadIdx.y == 0) {
+  const og_i64 thread = threadIdx.y * blockDim.x + threadIdx.x;
+  if (thread == 0) {
     *a.pointer<og_t>(5) = (og_t)(a.real(14) * squares);
     if (a.pointer<og_t>(7) != 0) *a.pointer<og_t>(7) = (og_t)(bias + a.real(16) * rate * sum);
   }
-  for (og_i64 k = threadIdx.y; k < features; k += blockDim.y) {
+  for (og_i64 k = thread; k < features; k += blockDim.x * blockDim.y) {
     double slope = 0;
     for (og_i64 row = 0; row < rows; ++row) slope += (double)x[row * features + k] * z[row];
     a.pointer<og_t>(6)[k] = (og_t)((double)w[k] + a.real(15) * rate * slope);

@@ -4,14 +4,14 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
+#include "ops/tensor/moved_view.h"
 #include "ops/tensor/strided_copy_cpu.h"
 
 // DepthToSpace and SpaceToDepth move bytes: one strided copy over [N, C, H, b, W, b].
 
-namespace onnxgrad::ops::depth_to_space_cpu {
+namespace onnxgrad::ops {
+namespace depth_to_space_cpu {
 namespace {
-
-void run_blocks(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
 
 void check_divides(const KernelRequest& request, bool divides) {
   if (divides) return;
@@ -33,9 +33,11 @@ std::vector<std::int64_t> deep_strides(std::int64_t channels, std::int64_t heigh
   return {channels * plane, is_crd ? b * b * plane : plane, width, b * j, 1, j};
 }
 
-KernelOffer offer_blocks(const KernelRequest& request) {
-  const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
-  if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+}  // namespace
+}  // namespace depth_to_space_cpu
+
+CopyRequest blocks_view(const opdef::KernelRequest& request) {
+  using namespace depth_to_space_cpu;  // NOLINT(google-build-using-namespace)
   const std::int64_t b = request.node.int_attribute("blocksize");
   const bool to_space = request.node.op_type == "DepthToSpace";
   const Dims& deep = to_space ? request.inputs[0].dims : request.outputs[0].dims;
@@ -43,11 +45,24 @@ KernelOffer offer_blocks(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   check_divides(request, to_space ? x[1] % (b * b) == 0 : x[2] % b == 0 && x[3] % b == 0);
   const bool is_crd = to_space && request.node.string_attribute("mode") == "CRD";
-  CopyRequest copy{.element_bytes = bytes};
+  CopyRequest copy{.element_bytes = element_bytes(request.inputs[0].dtype)};
   copy.sizes = {deep[0], deep[1] / (b * b), deep[2], b, deep[3], b};
   copy.source_strides = deep_strides(deep[1], deep[2], deep[3], b, is_crd);
   copy.target_strides = dense_strides(copy.sizes);
   if (!to_space) std::swap(copy.source_strides, copy.target_strides);
+  return copy;
+}
+
+}  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::depth_to_space_cpu {
+namespace {
+
+void run_blocks(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
+
+KernelOffer offer_blocks(const KernelRequest& request) {
+  const CopyRequest copy = blocks_view(request);
+  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   return prepared<run_blocks>(plan_copy(copy, device::isa_of(request), request.threads),
                               "strided copy");
 }

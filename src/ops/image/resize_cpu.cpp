@@ -421,19 +421,6 @@ ResizePlan<T> make_plan(const std::vector<ResizeTable>& tables, bool is_selectio
   return plan;
 }
 
-ResizeInputs read_inputs(const KernelRequest& request, std::size_t roi, std::size_t scales,
-                         std::size_t sizes) {
-  ResizeInputs inputs;
-  const auto value = [&](std::size_t i) -> const Tensor* {
-    if (i >= request.constants.size() || request.constants[i] == nullptr) return nullptr;
-    return request.constants[i]->num_elements() == 0 ? nullptr : request.constants[i];
-  };
-  if (const Tensor* given = value(roi)) inputs.roi = given->to_doubles();
-  if (const Tensor* given = value(scales)) inputs.scales = given->to_doubles();
-  if (const Tensor* given = value(sizes)) inputs.sizes = given->to_int64s();
-  return inputs;
-}
-
 template <class T, int kInputs>
 KernelOffer offer_plan(const std::vector<ResizeTable>& tables, bool is_selection, T outside,
                        const KernelRequest& request) {
@@ -491,7 +478,7 @@ KernelOffer offer_resize(const KernelRequest& request) {
   constexpr int kInputs = 4;
   const DataType dtype = request.inputs[0].dtype;
   const ResizeAttrs attrs = ResizeAttrs::read(request.node);
-  const auto inputs = read_inputs(request, 1, 2, 3);
+  const auto inputs = resize_inputs(request);
   const auto axes =
       resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs);
   if (auto nothing = offer_nothing(request)) return *std::move(nothing);
@@ -541,9 +528,7 @@ KernelOffer offer_resize(const KernelRequest& request) {
 
 // inputs: dy, x (not read), scales or sizes, roi if it is read.
 KernelOffer offer_resize_grad(const KernelRequest& request) {
-  const bool by_sizes = request.node.string_attribute("given") == "sizes";
-  constexpr std::size_t kAbsent = 9;
-  const auto inputs = read_inputs(request, 3, by_sizes ? kAbsent : 2, by_sizes ? 2 : kAbsent);
+  const auto inputs = resize_grad_inputs(request);
   if (!inputs.scales && !inputs.sizes) {
     return KernelOffer::decline("scales or sizes are not known before the step runs");
   }

@@ -39,6 +39,25 @@ OG_KERNEL(og_resize, 10) {
 }
 )";
 
+// Every element is a copy of one, or outside; of a type with as many bytes.
+constexpr const char* kSelect = R"(
+OG_KERNEL(og_select, 9) {
+  const og_T* const x = a.pointer<const og_T>(0);
+  og_T* const y = a.pointer<og_T>(1);
+  const og_i64 in = a.integer(3);
+  const og_i64 out = a.integer(4);
+  const og_i64 inner = a.integer(5);
+  const og_i32* const starts = a.pointer<const og_i32>(6);
+  const og_i32* const indices = a.pointer<const og_i32>(7);
+  for (og_i64 i = og_first(); i < a.integer(2); i += og_stride()) {
+    const og_i64 row = i / inner;
+    const og_i64 at = row % out;
+    const og_T* const from = x + row / out * in * inner + i % inner;
+    y[i] = starts[at] == starts[at + 1] ? (og_T)a.integer(8) : from[indices[starts[at]] * inner];
+  }
+}
+)";
+
 // Places a vector in memory of the card.
 template <class T>
 device::Buffer upload(const KernelRequest& request, const std::vector<T>& numbers) {
@@ -48,14 +67,26 @@ device::Buffer upload(const KernelRequest& request, const std::vector<T>& number
   return buffer;
 }
 
+// The bytes of an element of this value, as an integer.
+std::int64_t bits_of(DataType dtype, float value) {
+  std::int64_t bits = 0;
+  if (value == 0) return bits;
+  const Tensor element = Tensor::scalar(value).cast(dtype);
+  std::memcpy(&bits, element.raw(), static_cast<std::size_t>(element_bytes(dtype)));
+  return bits;
+}
+
 KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeTable>& tables,
-                         double outside) {
+                         float outside) {
   const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  const auto output = static_cast<std::int64_t>(request.inputs.size());
+  const bool selects =
+      std::ranges::all_of(tables, [](const ResizeTable& table) { return table.is_selection(); });
   const std::int64_t bytes = element_bytes(dtype);
+  const bool is_number = dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
+  if (selects ? bytes == 0 || bytes > 8 : !is_number) return decline_dtype(request, dtype);
+  const auto output = static_cast<std::int64_t>(request.inputs.size());
+  const std::string text =
+      selects ? move_text(bytes) + kSelect : typed_text(walk_type(dtype)) + kResize;
   std::vector<std::size_t> passes;
   for (std::size_t axis = tables.size(); axis-- > 0;) {
     if (!tables[axis].is_identity()) passes.push_back(axis);
@@ -86,7 +117,7 @@ KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeT
     auto kept = std::make_shared<std::vector<device::Buffer>>();
     kept->push_back(upload(request, table.starts));
     kept->push_back(upload(request, table.indices));
-    kept->push_back(upload(request, table.weights));
+    if (!selects) kept->push_back(upload(request, table.weights));
     std::vector<Word> words{from,
                             to,
                             Word::of(count),
@@ -96,52 +127,41 @@ KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeT
     for (const device::Buffer& buffer : *kept) {
       words.push_back(Word::of(static_cast<std::int64_t>(buffer.address)));
     }
-    words.push_back(Word::of(outside));
-    kernels.push_back(text_kernel_over(request, count, typed_text(walk_type(dtype)) + kResize,
-                                       "og_resize", std::move(words)));
+    words.push_back(selects ? Word::of(bits_of(dtype, outside))
+                            : Word::of(static_cast<double>(outside)));
+    kernels.push_back(text_kernel_over(request, count, text, selects ? "og_select" : "og_resize",
+                                       std::move(words)));
     kernels.back().keeps = std::move(kept);
     from = to;
   }
-  offer.kernel = prepared(std::move(kernels), "weighted sums");
+  offer.kernel = prepared(std::move(kernels), selects ? "selection" : "weighted sums");
   offer.kernel.scratch_bytes = scratch;
   return offer;
 }
 
-ResizeInputs read_inputs(const KernelRequest& request, std::size_t roi, std::size_t scales,
-                         std::size_t sizes) {
-  ResizeInputs inputs;
-  const auto value = [&](std::size_t i) -> const Tensor* {
-    if (i >= request.constants.size() || request.constants[i] == nullptr) return nullptr;
-    return request.constants[i]->num_elements() == 0 ? nullptr : request.constants[i];
-  };
-  if (const Tensor* given = value(roi)) inputs.roi = given->to_doubles();
-  if (const Tensor* given = value(scales)) inputs.scales = given->to_doubles();
-  if (const Tensor* given = value(sizes)) inputs.sizes = given->to_int64s();
-  return inputs;
+KernelOffer nothing() {
+  KernelOffer offer;
+  offer.kernel = prepared(std::vector<TextKernel>(), "nothing to compute");
+  return offer;
 }
 
 KernelOffer offer_resize(const KernelRequest& request) {
-  const auto inputs = read_inputs(request, 1, 2, 3);
-  if (request.outputs[0].dims.num_elements() == 0 || (!inputs.scales && !inputs.sizes)) {
-    return KernelOffer::decline("nothing to compute, or unknown sizes");
-  }
+  const auto inputs = resize_inputs(request);
   const ResizeAttrs attrs = ResizeAttrs::read(request.node);
+  const auto axes =
+      resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs);
+  if (request.outputs[0].dims.num_elements() == 0) return nothing();
   std::vector<ResizeTable> tables;
-  for (const ResizeAxis& axis :
-       resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs)) {
-    tables.push_back(make_resize_table(attrs, axis));
-  }
-  return offer_passes(request, tables,
-                      static_cast<double>(request.node.float_attribute("extrapolation_value")));
+  for (const ResizeAxis& axis : axes) tables.push_back(make_resize_table(attrs, axis));
+  return offer_passes(request, tables, request.node.float_attribute("extrapolation_value"));
 }
 
 KernelOffer offer_resize_grad(const KernelRequest& request) {
-  const bool by_sizes = request.node.string_attribute("given") == "sizes";
-  constexpr std::size_t kAbsent = 9;
-  const auto inputs = read_inputs(request, 3, by_sizes ? kAbsent : 2, by_sizes ? 2 : kAbsent);
-  if (request.outputs[0].dims.num_elements() == 0 || (!inputs.scales && !inputs.sizes)) {
-    return KernelOffer::decline("nothing to compute, or unknown sizes");
+  const auto inputs = resize_grad_inputs(request);
+  if (!inputs.scales && !inputs.sizes) {
+    return KernelOffer::decline("scales or sizes are not known before the step runs");
   }
+  if (request.outputs[0].dims.num_elements() == 0) return nothing();
   const ResizeAttrs attrs = ResizeAttrs::read(request.node);
   std::vector<ResizeTable> tables;
   for (const ResizeAxis& axis :

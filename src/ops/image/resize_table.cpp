@@ -282,4 +282,31 @@ std::vector<ResizeAxis> resolve_resize(const ir::Node& node, const Dims& x, cons
   return axes;
 }
 
+namespace {
+
+ResizeInputs read_inputs(const opdef::KernelRequest& request, std::size_t roi, std::size_t scales,
+                         std::size_t sizes) {
+  ResizeInputs inputs;
+  const auto value = [&](std::size_t i) -> const Tensor* {
+    if (i >= request.constants.size() || request.constants[i] == nullptr) return nullptr;
+    return request.constants[i]->num_elements() == 0 ? nullptr : request.constants[i];
+  };
+  if (const Tensor* given = value(roi)) inputs.roi = given->to_doubles();
+  if (const Tensor* given = value(scales)) inputs.scales = given->to_doubles();
+  if (const Tensor* given = value(sizes)) inputs.sizes = given->to_int64s();
+  return inputs;
+}
+
+}  // namespace
+
+ResizeInputs resize_inputs(const opdef::KernelRequest& request) {
+  return read_inputs(request, 1, 2, 3);
+}
+
+ResizeInputs resize_grad_inputs(const opdef::KernelRequest& request) {
+  const bool by_sizes = request.node.string_attribute("given") == "sizes";
+  constexpr std::size_t kAbsent = 9;
+  return read_inputs(request, 3, by_sizes ? kAbsent : 2, by_sizes ? 2 : kAbsent);
+}
+
 }  // namespace onnxgrad::ops

@@ -8,6 +8,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/dims.h"
+#include "opdef/kernel.h"
 
 // Resize is a product with one matrix per axis. ResizeTable is the matrix of one axis in sparse
 // (CSR-like) form: the input elements of each output element with their weights. Its transpose is
@@ -62,6 +63,10 @@ struct ResizeInputs {
   std::optional<std::vector<double>> scales = {};
   std::optional<std::vector<std::int64_t>> sizes = {};
 };
+
+/// Reads those that are known at plan time of a Resize, and of a ResizeGrad.
+ResizeInputs resize_inputs(const opdef::KernelRequest& request);
+ResizeInputs resize_grad_inputs(const opdef::KernelRequest& request);
 
 /// Returns the mapping of each axis of x to y. Throws: ModelError, ShapeError (scales that are not
 /// positive, lists of another length, sizes that differ from y's) naming the node.

@@ -1,5 +1,7 @@
 #include "ops/nn/conv_dnn_cuda.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/rounding.h"
 #include "device/cuda/dnn.h"
 #include "ops/kernel_support_cuda.h"
 
@@ -26,20 +29,19 @@ constexpr double kFewFlops = 2e6;  // about what a thread for each result does i
 
 struct Library {
   std::shared_ptr<const DnnPlan> plan;
-  std::vector<int> tensors;  ///< arguments, in the order of add_convolution()
+  std::vector<Word> tensors;  ///< addresses, in the order of add_convolution()
   int scratch = 0;
   std::vector<TextKernel> after;
 };
 
 void run(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
   const auto& one = *static_cast<const Library*>(data);
-  const auto at = [&](int arg) {
-    return device::cuda::value_of(Word::argument(arg), args, launch);
-  };
+  const auto at = [&](const Word& word) { return device::cuda::value_of(word, args, launch); };
   constexpr std::size_t kMostTensors = 5;
   std::array<std::uint64_t, kMostTensors> addresses{};
   std::ranges::transform(one.tensors, addresses.begin(), at);
-  one.plan->run(std::span(addresses).first(one.tensors.size()), at(one.scratch), launch.stream);
+  one.plan->run(std::span(addresses).first(one.tensors.size()), at(Word::argument(one.scratch)),
+                launch.stream);
   device::cuda::launch_text_kernels(&one.after, args, launch);
 }
 
@@ -102,6 +104,21 @@ OG_KERNEL(og_finish_all, 8) {
        Word::of(static_cast<double>(conv.low)), Word::of(static_cast<double>(conv.high))});
 }
 
+// Converts `elements` of a result of 16 bits to float32.
+TextKernel widening(const opdef::KernelRequest& request, DataType half, const Word& from,
+                    const Word& to, std::int64_t elements) {
+  const std::string text = fmt::format(
+      R"(
+OG_KERNEL(og_widen, 3) {{
+  for (og_i64 i = og_first(); i < a.integer(2); i += og_stride()) {{
+    a.pointer<float>(1)[i] = {}(a.pointer<const og_u16>(0)[i]);
+  }}
+}}
+)",
+      half == DataType::kFloat16 ? "og_from_f16" : "og_from_bf16");
+  return text_kernel_over(request, elements, text, "og_widen", {from, to, Word::of(elements)});
+}
+
 // Rows of 16 bits and tf32 are read by the tensor cores channel by channel.
 bool wants_channels_last(const DnnConvSpec& spec) {
   return spec.dtype == DataType::kFloat16 || spec.dtype == DataType::kBfloat16 ||
@@ -160,12 +177,19 @@ opdef::KernelOffer offer_conv_dnn(const opdef::KernelRequest& request, const Con
   if (!std::ranges::all_of(shape.axes, derives_output)) {
     return opdef::KernelOffer::decline("windows that the pads do not give");
   }
+  const int result = conv.pass == Pass::kForward        ? conv.y
+                     : conv.pass == Pass::kBackwardData ? conv.x
+                                                        : conv.w;
   DnnConvSpec spec{.pass = static_cast<DnnConvSpec::Pass>(conv.pass),
-                   .dtype = operand(request, conv.w).dtype,
+                   .dtype = operand(request, result == conv.w ? conv.x : conv.w).dtype,
                    .allows_tf32 = request.numerics.allows_tf32,
                    .is_deterministic = request.numerics.is_deterministic};
-  for (const int arg : {conv.x, conv.y, conv.bias, conv.residual}) {
-    if (arg >= 0 && operand(request, arg).dtype != spec.dtype) {
+  // cuDNN has no gradient of 16-bit factors in float32: it is rounded, and then widened.
+  const bool widens = conv.pass != Pass::kForward && !conv.finishes() && is_f16(spec.dtype) &&
+                      operand(request, result).dtype == DataType::kFloat32;
+  for (const int arg : {conv.x, conv.w, conv.y, conv.bias, conv.residual}) {
+    const bool is_left = arg < 0 || (widens && arg == result);
+    if (!is_left && operand(request, arg).dtype != spec.dtype) {
       return opdef::KernelOffer::decline("operands of different types");
     }
   }
@@ -187,10 +211,22 @@ opdef::KernelOffer offer_conv_dnn(const opdef::KernelRequest& request, const Con
   auto made = std::make_shared<Library>();
   made->plan = faster_plan(request, spec, conv, declined);
   if (made->plan == nullptr) return opdef::KernelOffer::decline(declined);
-  made->tensors = {conv.x, conv.w, conv.y};
-  if (spec.has_bias) made->tensors.push_back(conv.bias);
-  if (spec.has_residual) made->tensors.push_back(conv.residual);
   made->scratch = conv.scratch;
+  std::int64_t scratch_bytes = made->plan->workspace_bytes();
+  for (const int arg : {conv.x, conv.w, conv.y}) {
+    if (!widens || arg != result) {
+      made->tensors.push_back(Word::argument(arg));
+      continue;
+    }
+    constexpr std::int64_t kAlignment = 256;
+    const Word rounded = Word::argument(conv.scratch, base::round_up(scratch_bytes, kAlignment));
+    const std::int64_t elements = operand(request, result).dims.num_elements();
+    scratch_bytes = rounded.offset + elements * std::int64_t{sizeof(std::uint16_t)};
+    made->tensors.push_back(rounded);
+    made->after.push_back(widening(request, spec.dtype, rounded, Word::argument(result), elements));
+  }
+  if (spec.has_bias) made->tensors.push_back(Word::argument(conv.bias));
+  if (spec.has_residual) made->tensors.push_back(Word::argument(conv.residual));
   const bool is_apart = finishes && !spec.has_epilogue();
   if (is_apart) made->after.push_back(epilogue(request, conv, spec.has_channels_last));
   opdef::KernelOffer offer;
@@ -198,9 +234,10 @@ opdef::KernelOffer offer_conv_dnn(const opdef::KernelRequest& request, const Con
   offer.kernel.label = std::string("cuDNN") + (spec.has_channels_last ? ", channels last" : "") +
                        (is_apart   ? ", then an epilogue"
                         : finishes ? ", with its epilogue"
+                        : widens   ? ", widened"
                                    : "");
   offer.kernel.flops = shape.flops();
-  offer.kernel.scratch_bytes = made->plan->workspace_bytes();
+  offer.kernel.scratch_bytes = scratch_bytes;
   offer.kernel.is_deterministic = spec.is_deterministic;
   offer.kernel.data = std::move(made);
   if (spec.has_channels_last) set_layouts(request, conv, offer.kernel);

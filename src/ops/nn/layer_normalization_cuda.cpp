@@ -7,6 +7,7 @@
 #include "ir/builder.h"
 #include "opdef/fused_layer_norm.h"
 #include "ops/block_text_cuda.h"
+#include "ops/index_walk_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/random_text_cuda.h"
@@ -40,9 +41,9 @@ OG_FUNCTION og_statistics og_moments(const og_x* x, og_i64 end, og_i64 size, dou
 )";
 
 // Words: x, scale, bias, y, means, inverses, residual, sum, mask, ratio, mode; rows, size, epsilon,
-// step of scale, step of bias, then the words of random numbers.
+// steps of scale and bias along a row, the words of random numbers, steps from row to row.
 constexpr const char* kForward = R"(
-OG_KERNEL(og_main, 26) {
+OG_KERNEL(og_main, 28) {
   const og_x* x = a.pointer<og_x>(0);
   const og_t* const scale = a.pointer<og_t>(1);
   const og_t* const bias = a.pointer<og_t>(2);
@@ -78,9 +79,12 @@ OG_KERNEL(og_main, 26) {
     if (y == 0) continue;
     const og_t mean = (og_t)s.mean, inverse = (og_t)s.inverse;
     for (og_i64 i = threadIdx.y; i < end; i += blockDim.y) {
-      const og_t shift = bias == 0 ? (og_t)0 : bias[i * a.integer(15)];
+      const og_t shift =
+          bias == 0 ? (og_t)0 : bias[row * a.integer(27) + i * a.integer(15)];
       og_set(y, begin + i,
-             ((og_t)og_get(from[i]) - mean) * inverse * scale[i * a.integer(14)] + shift);
+             ((og_t)og_get(from[i]) - mean) * inverse *
+                     scale[row * a.integer(26) + i * a.integer(14)] +
+                 shift);
     }
   }
 }
@@ -205,6 +209,47 @@ std::optional<std::int64_t> step_along(const Dims& operand, const Dims& x, const
   return 1;
 }
 
+/// Scale or bias, repeated in scratch if it is no row.
+struct Repeated {
+  Word address = optional_argument(-1);
+  std::int64_t step = 0;
+  std::int64_t row_step = 0;
+};
+
+// Adds the copies of operands that are repeated to `copies`, and their bytes; nullopt: the operand
+// has another shape.
+std::optional<Repeated> repeated(const KernelRequest& request, int arg, const Dims& x,
+                                 const Rows& rows, std::vector<TextKernel>& copies,
+                                 std::int64_t& scratch_bytes) {
+  if (arg < 0) return Repeated();
+  const TensorDesc& desc = request.inputs[static_cast<std::size_t>(arg)];
+  if (const auto step = step_along(desc.dims, x, rows)) {
+    return Repeated{.address = Word::argument(arg), .step = *step};
+  }
+  if (desc.dims.rank() > x.rank()) return std::nullopt;
+  const std::size_t missing = x.rank() - desc.dims.rank();
+  const std::int64_t bytes = element_bytes(desc.dtype);
+  const std::vector<std::int64_t> strides = dense_strides(desc.dims.values());
+  CopyRequest copy{.element_bytes = bytes,
+                   .sizes = {x.begin(), x.end()},
+                   .target_strides = dense_strides(x.values()),
+                   .target_offset = scratch_bytes / bytes};
+  copy.source_strides.assign(x.rank(), 0);
+  for (std::size_t i = missing; i < x.rank(); ++i) {
+    const std::int64_t dim = desc.dims[i - missing];
+    if (dim != 1 && dim != x[i]) return std::nullopt;
+    if (dim != 1) copy.source_strides[i] = strides[i - missing];
+  }
+  const auto scratch = static_cast<std::int64_t>(request.inputs.size() + request.outputs.size());
+  auto kernel = copy_kernel(request, copy, arg, scratch);
+  if (!kernel) return std::nullopt;
+  copies.push_back(*std::move(kernel));
+  Repeated made{
+      .address = Word::argument(scratch, scratch_bytes), .step = 1, .row_step = rows.size};
+  scratch_bytes += round_up(x.num_elements() * bytes, std::int64_t{256});
+  return made;
+}
+
 bool is_number(DataType dtype) {
   return dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
 }
@@ -243,12 +288,14 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
       return decline_dtype(request, request.outputs[i].dtype);
     }
   }
-  const auto scale_step = step_along(input(at.scale).dims, x, rows);
-  const auto bias_step = has_bias ? step_along(input(at.bias).dims, x, rows) : 0;
-  if (!scale_step || !bias_step) return KernelOffer::decline("scale or bias of another shape");
+  std::vector<TextKernel> launches;
+  std::int64_t scratch_bytes = 0;
+  const auto scale = repeated(request, at.scale, x, rows, launches, scratch_bytes);
+  const auto bias = repeated(request, at.bias, x, rows, launches, scratch_bytes);
+  if (!scale || !bias) return KernelOffer::decline("scale or bias of another shape");
   std::vector<Word> words{Word::argument(at.x),
-                          Word::argument(at.scale),
-                          optional_argument(at.bias),
+                          scale->address,
+                          bias->address,
                           request.has_output(0) ? Word::argument(outputs) : optional_argument(-1),
                           optional_argument(at.means),
                           optional_argument(at.inverses),
@@ -259,8 +306,9 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
                           optional_argument(at.mode)};
   add_integers(words, {rows.count, rows.size});
   words.push_back(epsilon_of(request));
-  add_integers(words, {*scale_step, *bias_step});
+  add_integers(words, {scale->step, bias->step});
   const Refusal refused = add_dropout_words(words, request, x);
+  add_integers(words, {scale->row_step, bias->row_step});
   const DataType ratio = at.ratio < 0 ? DataType::kFloat32 : input(at.ratio).dtype;
   const DataType y = request.has_output(0) ? request.outputs[0].dtype : numbers;
   const std::string text = typedefs({{"og_t", text_type(numbers)},
@@ -269,9 +317,10 @@ KernelOffer offer_forward(const KernelRequest& request, const Forward& at) {
                                      {"og_ratio", text_type(ratio)}}) +
                            random_text() + kStatistics + kForward;
   KernelOffer offer;
-  TextKernel kernel = column_kernel(request, rows.columns(), text, "og_main", std::move(words));
-  kernel.keeps = refused.record;
-  offer.kernel = prepared(std::move(kernel), "rows of " + std::to_string(rows.size));
+  launches.push_back(column_kernel(request, rows.columns(), text, "og_main", std::move(words)));
+  launches.back().keeps = refused.record;
+  offer.kernel = prepared(std::move(launches), "rows of " + std::to_string(rows.size));
+  offer.kernel.scratch_bytes = scratch_bytes;
   return offer;
 }
 

@@ -14,10 +14,12 @@
 #include "opdef/fused.h"
 #include "ops/kernel_support_cuda.h"
 #include "ops/nn/pool.h"
+#include "ops/nn/pool_dnn_cuda.h"
 #include "ops/nn/window_text_cuda.h"
 
-// Pools as texts: a thread for each result. A gradient is the sum over the windows that read a
-// position, in their order, as on the CPU, which adds to the positions window by window.
+// Pools as texts, beside cuDNN's for large ones: a thread for each result. A gradient is the sum
+// over the windows that read a position, in their order, as on the CPU, which adds to the positions
+// window by window.
 
 namespace onnxgrad::ops::pool_cuda {
 namespace {
@@ -257,8 +259,9 @@ bool is_channels_last(const opdef::TensorDesc& desc) {
 struct PoolKernel {
   const char* text;
   const char* name;
-  std::vector<int> args;   ///< of the first four words
-  std::size_t result = 0;  ///< argument with a thread for each element
+  std::vector<int> args;                               ///< of the first four words
+  std::size_t result = 0;                              ///< argument with a thread for each element
+  std::optional<PoolOperands> library = std::nullopt;  ///< for cuDNN
 };
 
 // `x` and `ys`: arguments with the shapes of the pool's input and output.
@@ -304,11 +307,17 @@ opdef::KernelOffer offer_pool(const opdef::KernelRequest& request, std::size_t x
       "typedef {} og_t;\nenum {{ og_last = {} }};\n{}{}{}", element_type(request.inputs[0].dtype),
       has_channels_last ? 1 : 0, window_text(), kPrelude, kernel.text);
   opdef::KernelOffer offer;
-  offer.kernel =
-      elements == 0
-          ? prepared(std::vector<TextKernel>(), "nothing to compute")
-          : prepared(text_kernel_over(request, elements, text, kernel.name, std::move(words)),
-                     fmt::format("text of {} windows", shape.planes * shape.output_size()));
+  if (elements == 0) {
+    offer.kernel = prepared(std::vector<TextKernel>(), "nothing to compute");
+    return offer;
+  }
+  TextKernel made = text_kernel_over(request, elements, text, kernel.name, std::move(words));
+  if (kernel.library && !has_channels_last) {
+    offer = offer_pool_dnn(request, shape, *kernel.library, made);
+    if (offer.kernel.fn != nullptr) return offer;
+  }
+  offer.kernel = prepared(std::move(made),
+                          fmt::format("text of {} windows", shape.planes * shape.output_size()));
   if (has_channels_last) {  // everything that it reads and writes
     constexpr Layout kLast{.kind = Layout::Kind::kChannelsLast};
     offer.kernel.input_layouts.assign(request.inputs.size(), kLast);
@@ -331,11 +340,12 @@ opdef::KernelOffer offer_max_pool(const opdef::KernelRequest& request) {
   const bool has_indices = request.has_output(1);
   std::vector<std::size_t> ys{1};
   if (has_indices) ys.push_back(2);
-  return offer_pool(request, 0, ys,
-                    {.text = kMaxPool,
-                     .name = "og_max_pool",
-                     .args = {0, -1, 1, has_indices ? 2 : -1},
-                     .result = request.has_output(0) ? std::size_t{1} : std::size_t{2}});
+  PoolKernel kernel{.text = kMaxPool,
+                    .name = "og_max_pool",
+                    .args = {0, -1, 1, has_indices ? 2 : -1},
+                    .result = request.has_output(0) ? std::size_t{1} : std::size_t{2}};
+  if (is_float(request) && !has_indices) kernel.library = PoolOperands();
+  return offer_pool(request, 0, ys, kernel);
 }
 
 opdef::KernelOffer offer_max_pool_grad(const opdef::KernelRequest& request) {
@@ -350,19 +360,25 @@ opdef::KernelOffer offer_max_pool_grad(const opdef::KernelRequest& request) {
 
 opdef::KernelOffer offer_average_pool(const opdef::KernelRequest& request) {
   if (!is_float(request)) return opdef::KernelOffer::decline(kFloatsOnly);
-  return offer_pool(
-      request, 0, {1},
-      {.text = kAveragePool, .name = "og_average_pool", .args = {0, -1, 1, -1}, .result = 1});
+  return offer_pool(request, 0, {1},
+                    {.text = kAveragePool,
+                     .name = "og_average_pool",
+                     .args = {0, -1, 1, -1},
+                     .result = 1,
+                     .library = PoolOperands{.kind = PoolOperands::Kind::kAverage}});
 }
 
 opdef::KernelOffer offer_average_pool_grad(const opdef::KernelRequest& request) {
   if (!is_float(request)) return opdef::KernelOffer::decline(kFloatsOnly);
   const std::size_t dx = request.inputs.size();
-  return offer_pool(request, 1, {0},
-                    {.text = kAveragePoolGrad,
-                     .name = "og_average_pool_grad",
-                     .args = {0, -1, static_cast<int>(dx), -1},
-                     .result = dx});
+  return offer_pool(
+      request, 1, {0},
+      {.text = kAveragePoolGrad,
+       .name = "og_average_pool_grad",
+       .args = {0, -1, static_cast<int>(dx), -1},
+       .result = dx,
+       .library = PoolOperands{
+           .kind = PoolOperands::Kind::kAverageGradient, .x = static_cast<int>(dx), .y = 0}});
 }
 
 opdef::KernelOffer offer_global(const opdef::KernelRequest& request, bool is_max) {

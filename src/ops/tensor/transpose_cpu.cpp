@@ -1,7 +1,28 @@
 #include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
+#include "ops/tensor/moved_view.h"
 #include "ops/tensor/strided_copy_cpu.h"
+
+namespace onnxgrad::ops {
+
+CopyRequest transposed_view(const opdef::KernelRequest& request) {
+  const Dims& dims = request.inputs[0].dims;
+  std::vector<std::int64_t> perm = request.node.ints_attribute("perm");
+  if (perm.empty()) {
+    for (std::size_t i = dims.rank(); i-- > 0;) perm.push_back(static_cast<std::int64_t>(i));
+  }
+  const std::vector<std::int64_t> strides = dense_strides(dims.values());
+  CopyRequest copy{.element_bytes = element_bytes(request.inputs[0].dtype)};
+  for (const std::int64_t axis : perm) {
+    copy.sizes.push_back(dims[static_cast<std::size_t>(axis)]);
+    copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
+  }
+  copy.target_strides = dense_strides(copy.sizes);
+  return copy;
+}
+
+}  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
@@ -9,20 +30,8 @@ namespace {
 void run_transpose(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
 
 KernelOffer offer_transpose(const KernelRequest& request) {
-  const Dims& dims = request.inputs[0].dims;
-  const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
-  if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  std::vector<std::int64_t> perm = request.node.ints_attribute("perm");
-  if (perm.empty()) {
-    for (std::size_t i = dims.rank(); i-- > 0;) perm.push_back(static_cast<std::int64_t>(i));
-  }
-  const std::vector<std::int64_t> strides = dense_strides(dims.values());
-  CopyRequest copy{.element_bytes = bytes};
-  for (const std::int64_t axis : perm) {
-    copy.sizes.push_back(dims[static_cast<std::size_t>(axis)]);
-    copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
-  }
-  copy.target_strides = dense_strides(copy.sizes);
+  const CopyRequest copy = transposed_view(request);
+  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   return prepared<run_transpose>(plan_copy(copy, device::isa_of(request), request.threads),
                                  "strided copy");
 }

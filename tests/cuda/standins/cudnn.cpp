@@ -119,6 +119,24 @@ const Attributes& attributes_of(int type) {
        {{kReductionX, {kTypeDescriptor}},
         {kReductionX + 1, {kTypeDescriptor}},
         {kReductionX + 2, {kTypeDescriptor}}}},
+      {kResample,
+       {{kResampleMode, {kTypeResampleMode}},
+        {kResamplePrecision, {kTypeDataType}},
+        {kResampleSpatialDims, {kTypeInt64}},
+        {kResamplePostPads, {kTypeInt64, 0}},
+        {kResamplePrePads, {kTypeInt64, 0}},
+        {kResampleStrides, {kTypeInt64, 0}},
+        {kResampleWindow, {kTypeInt64, 0}},
+        {kResampleNan, {kTypeNanPropagation}},
+        {kResamplePadding, {kTypePaddingMode}}}},
+      {kResampleForward,
+       {{kResampleForwardX, {kTypeDescriptor}},
+        {kResampleForwardX + 1, {kTypeDescriptor}},
+        {kResampleForwardDescriptor, {kTypeDescriptor}}}},
+      {kResampleBackward,
+       {{kResampleBackwardX, {kTypeDescriptor}},
+        {kResampleBackwardX + 1, {kTypeDescriptor}},
+        {kResampleBackwardDescriptor, {kTypeDescriptor}}}},
       {kReshapeOperation, {{kReshapeX, {kTypeDescriptor}}, {kReshapeX + 1, {kTypeDescriptor}}}},
       {kGraph, {{kGraphHandle, {kTypeHandle}}, {kGraphOperations, {kTypeDescriptor, 0}}}},
       {kHeuristic, {{kHeurGraph, {kTypeDescriptor}}, {api::kHeurMode, {kTypeHeurMode}}}},
@@ -141,7 +159,7 @@ const Descriptor* linked(const Descriptor& from, int attribute, std::size_t i = 
   return one != nullptr && one->is_final ? one : nullptr;
 }
 
-// Dense, with the axes in some order.
+// No two elements in one place.
 int finalize_tensor(const Descriptor& one) {
   const auto& dims = one.values.at(api::kTensorDims).numbers;
   const auto& strides = one.values.at(api::kTensorStrides).numbers;
@@ -153,8 +171,8 @@ int finalize_tensor(const Descriptor& one) {
   }
   std::int64_t expected = 1;
   for (const auto& [stride, dim] : by_stride) {
-    if (stride != expected) return kNotSupported;
-    expected *= dim;
+    if (stride < expected) return kNotSupported;
+    expected = stride * dim;
   }
   return one.number(api::kTensorAlignment) == 16 ? kOk : kBadParam;
 }
@@ -194,6 +212,17 @@ int finalize_operation(Descriptor& one) {
   } else if (one.type == api::kReshapeOperation) {
     links = {.x = api::kReshapeX, .b = -1, .y = api::kReshapeX + 1, .descriptor = -1};
   }
+  if (one.type == api::kResampleForward) {
+    links = {.x = api::kResampleForwardX,
+             .b = -1,
+             .y = api::kResampleForwardX + 1,
+             .descriptor = api::kResampleForwardDescriptor};
+  } else if (one.type == api::kResampleBackward) {
+    links = {.x = api::kResampleBackwardX,
+             .b = -1,
+             .y = api::kResampleBackwardX + 1,
+             .descriptor = api::kResampleBackwardDescriptor};
+  }
   op.has_b = one.has(links.b);
   if (!take_tensor(one, links.x, op.x) || !take_tensor(one, links.y, op.y) ||
       (op.has_b && !take_tensor(one, links.b, op.b))) {
@@ -215,6 +244,13 @@ int finalize_operation(Descriptor& one) {
     }
   } else if (one.type == api::kReductionOperation) {
     op.mode = static_cast<int>(described->number(api::kReductionOperator));
+  } else if (one.type == api::kResampleForward || one.type == api::kResampleBackward) {
+    op.mode = static_cast<int>(described->number(api::kResampleMode));
+    op.strides = described->values.at(api::kResampleStrides).numbers;
+    op.window = described->values.at(api::kResampleWindow).numbers;
+    op.begins = described->values.at(api::kResamplePrePads).numbers;
+    op.ends = described->values.at(api::kResamplePostPads).numbers;
+    if (one.type == api::kResampleBackward && op.mode == api::kMaximumPool) return kNotSupported;
   } else if (links.descriptor == first + 2) {
     op.strides = described->values.at(api::kConvStrides).numbers;
     op.dilations = described->values.at(api::kConvDilations).numbers;
@@ -236,6 +272,18 @@ int finalize_graph(Descriptor& one) {
   }
   one.operations = std::move(operations);
   return kOk;
+}
+
+// Heads of 16 bits whose rows are no multiples of 16 bytes have none.
+bool have_engines(const Operations& operations) {
+  for (const DnnOperation& op : operations) {
+    const bool is_half = op.x.type == api::kDataHalf || op.x.type == api::kDataBfloat16;
+    if (op.type == api::kMatmulOperation && is_half && !op.x.is_virtual &&
+        op.x.dims.back() % 8 != 0) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -332,6 +380,8 @@ int cudnnBackendFinalize(void* descriptor) {
     case api::kPointwiseOperation:
     case api::kMatmulOperation:
     case api::kReductionOperation:
+    case api::kResampleForward:
+    case api::kResampleBackward:
     case api::kReshapeOperation:
       status = finalize_operation(one);
       break;
@@ -370,6 +420,7 @@ int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int
   };
   if (one.type == api::kHeuristic && attribute == api::kHeurResults &&
       type == api::kTypeDescriptor) {
+    if (!have_engines(*one.operations)) return kOk;
     std::vector<int> engines{kPlain};
     if (one.number(api::kHeurMode) == api::kModeA) {
       engines = {kRounds, kNotDeterministic, kNoPlan, kFails, kWithWorkspace};

@@ -165,6 +165,7 @@ class Run {
   void compute(const DnnOperation& op);
   void multiply(const DnnOperation& op);
   void reduce(const DnnOperation& op);
+  void pool(const DnnOperation& op);
   void reshape(const DnnOperation& op);
 
  private:
@@ -214,23 +215,28 @@ void Run::convolve(const DnnOperation& op) {
     for (std::int64_t m = 0; m < filters; ++m) {
       const std::int64_t group = m / (filters / groups);
       for (std::int64_t c = 0; c < channels; ++c) {
-        for (std::int64_t o = 0; o < windows; ++o) {
-          for (std::int64_t t = 0; t < all_taps; ++t) {
-            const std::int64_t d = position(0, o / (out[1] * out[2]), t / (taps[1] * taps[2]));
-            const std::int64_t h = position(1, o / out[2] % out[1], t / taps[2] % taps[1]);
-            const std::int64_t v = position(2, o % out[2], t % taps[2]);
-            if (d < 0 || d >= in[0] || h < 0 || h >= in[1] || v < 0 || v >= in[2]) continue;
-            const auto at_x = static_cast<std::size_t>(
-                (((n * groups + group) * channels + c) * in[0] + d) * in[1] * in[2] + h * in[2] +
-                v);
-            const auto at_w = static_cast<std::size_t>((m * channels + c) * all_taps + t);
-            const auto at_y = static_cast<std::size_t>((n * filters + m) * windows + o);
-            if (is_forward) {
-              sums[at_y] += x[at_x] * w[at_w];
-            } else if (is_data) {
-              sums[at_x] += dy[at_y] * w[at_w];
-            } else {
-              sums[at_w] += dy[at_y] * x[at_x];
+        const std::int64_t plane = ((n * groups + group) * channels + c) * in[0];
+        for (std::int64_t t = 0; t < all_taps; ++t) {
+          const auto at_w = static_cast<std::size_t>((m * channels + c) * all_taps + t);
+          for (std::int64_t o = 0; o < out[0] * out[1]; ++o) {
+            const std::int64_t d = position(0, o / out[1], t / (taps[1] * taps[2]));
+            const std::int64_t h = position(1, o % out[1], t / taps[2] % taps[1]);
+            if (d < 0 || d >= in[0] || h < 0 || h >= in[1]) continue;
+            const std::int64_t row_x = ((plane + d) * in[1] + h) * in[2];
+            const std::int64_t row_y = (n * filters + m) * windows + o * out[2];
+            const std::int64_t step = axis(op.strides, 2, 0, 1);
+            std::int64_t v = position(2, 0, t % taps[2]);
+            for (std::int64_t w_out = 0; w_out < out[2]; ++w_out, v += step) {
+              if (v < 0 || v >= in[2]) continue;
+              const auto at_x = static_cast<std::size_t>(row_x + v);
+              const auto at_y = static_cast<std::size_t>(row_y + w_out);
+              if (is_forward) {
+                sums[at_y] += x[at_x] * w[at_w];
+              } else if (is_data) {
+                sums[at_x] += dy[at_y] * w[at_w];
+              } else {
+                sums[at_w] += dy[at_y] * x[at_x];
+              }
             }
           }
         }
@@ -336,6 +342,59 @@ void Run::reduce(const DnnOperation& op) {
   write(op.y, std::move(y));
 }
 
+void Run::pool(const DnnOperation& op) {
+  const bool is_forward = op.type == api::kResampleForward;
+  const bool is_largest = op.mode == api::kMaximumPool;
+  const std::vector<double>& from = read(is_forward ? op.x : op.y);
+  const DnnTensor& target = is_forward ? op.y : op.x;
+  std::vector<double> results(static_cast<std::size_t>(product(target.dims)));
+  // Two spatial axes are three with a leading one.
+  const bool is_flat = op.x.dims.size() == 4;
+  const auto axis = [&](const Sizes& list, std::size_t i, std::size_t first, std::int64_t absent) {
+    return is_flat ? (i == 0 ? absent : list[first + i - 1]) : list[first + i];
+  };
+  std::array<std::int64_t, 3> in{}, out{}, taps{}, strides{}, begins{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    in[i] = axis(op.x.dims, i, 2, 1);
+    out[i] = axis(op.y.dims, i, 2, 1);
+    taps[i] = axis(op.window, i, 0, 1);
+    strides[i] = axis(op.strides, i, 0, 1);
+    begins[i] = axis(op.begins, i, 0, 0);
+  }
+  const std::int64_t windows = out[0] * out[1] * out[2];
+  for (std::int64_t o = 0; o < op.y.dims[0] * op.y.dims[1] * windows; ++o) {
+    const std::array<std::int64_t, 3> at{o % windows / (out[1] * out[2]), o / out[2] % out[1],
+                                         o % out[2]};
+    std::array<std::int64_t, 3> first{}, end{};
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::int64_t start = at[i] * strides[i] - begins[i];
+      first[i] = std::max<std::int64_t>(start, 0);
+      end[i] = std::min(start + taps[i], in[i]);
+    }
+    const std::int64_t inside = (end[0] - first[0]) * (end[1] - first[1]) * (end[2] - first[2]);
+    const auto divisor =
+        static_cast<double>(op.mode == api::kAverage ? inside : taps[0] * taps[1] * taps[2]);
+    double value = is_largest ? -std::numeric_limits<double>::infinity() : 0;
+    for (std::int64_t d = first[0]; d < end[0]; ++d) {
+      for (std::int64_t h = first[1]; h < end[1]; ++h) {
+        const std::int64_t row = ((o / windows * in[0] + d) * in[1] + h) * in[2];
+        for (std::int64_t w = first[2]; w < end[2]; ++w) {
+          const auto place = static_cast<std::size_t>(row + w);
+          if (!is_forward) {
+            results[place] += from[static_cast<std::size_t>(o)] / divisor;
+          } else if (is_largest) {
+            value = from[place] > value || std::isnan(from[place]) ? from[place] : value;
+          } else {
+            value += from[place] / divisor;
+          }
+        }
+      }
+    }
+    if (is_forward) results[static_cast<std::size_t>(o)] = value;
+  }
+  write(target, std::move(results));
+}
+
 void Run::reshape(const DnnOperation& op) {
   const std::vector<double> x = read(op.x);
   std::vector<double> memory(static_cast<std::size_t>(extent(op.x)));
@@ -349,7 +408,10 @@ void Run::reshape(const DnnOperation& op) {
   write(op.y, std::move(y));
 }
 
+bool is_dense(const DnnTensor& tensor) { return extent(tensor) == product(tensor.dims); }
+
 bool are_windows(const DnnOperation& op) {
+  if (!is_dense(op.x) || !is_dense(op.b) || !is_dense(op.y)) return false;
   const std::size_t rank = op.x.dims.size();
   const std::size_t axes = rank - 2;
   if (rank < 4 || op.b.dims.size() != rank || op.y.dims.size() != rank) return false;
@@ -361,6 +423,21 @@ bool are_windows(const DnnOperation& op) {
   for (std::size_t i = 0; i < axes; ++i) {
     const std::int64_t window = (w[i + 2] - 1) * op.dilations[i] + 1;
     const std::int64_t room = x[i + 2] + op.begins[i] + op.ends[i] - window;
+    if (room < 0 || room / op.strides[i] + 1 != y[i + 2]) return false;
+  }
+  return true;
+}
+
+bool are_pools(const DnnOperation& op) {
+  const Sizes &x = op.x.dims, &y = op.y.dims;
+  const std::size_t axes = op.window.size();
+  if (!is_dense(op.x) || !is_dense(op.y)) return false;
+  if (x.size() != axes + 2 || y.size() != axes + 2 || x[0] != y[0] || x[1] != y[1]) return false;
+  for (const Sizes* list : {&op.strides, &op.begins, &op.ends}) {
+    if (list->size() != axes) return false;
+  }
+  for (std::size_t i = 0; i < axes; ++i) {
+    const std::int64_t room = x[i + 2] + op.begins[i] + op.ends[i] - op.window[i];
     if (room < 0 || room / op.strides[i] + 1 != y[i + 2]) return false;
   }
   return true;
@@ -391,6 +468,9 @@ bool is_consistent(const DnnOperation& op) {
       return std::equal(x.begin(), x.end() - 1, y.begin()) && x[rank - 1] == b[rank - 2] &&
              b[rank - 1] == y[rank - 1] && std::equal(b.begin(), b.end() - 2, y.begin());
     }
+    case api::kResampleForward:
+    case api::kResampleBackward:
+      return are_pools(op);
     case api::kReductionOperation:
       return is_broadcast(y, x);
     case api::kReshapeOperation:
@@ -413,6 +493,10 @@ int run_operations(const std::vector<DnnOperation>& operations, bool rounds,
         break;
       case api::kReductionOperation:
         run.reduce(op);
+        break;
+      case api::kResampleForward:
+      case api::kResampleBackward:
+        run.pool(op);
         break;
       case api::kReshapeOperation:
         run.reshape(op);

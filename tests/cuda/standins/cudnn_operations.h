@@ -28,7 +28,8 @@ struct DnnOperation {
   std::int64_t axis = 0;
   double low = 0;
   double high = 0;
-  std::vector<std::int64_t> strides, dilations, begins, ends;  ///< of a convolution
+  std::vector<std::int64_t> strides, dilations, begins, ends;  ///< of windows
+  std::vector<std::int64_t> window;                            ///< of a pool
 };
 
 /// Whether the sizes of its tensors fit together.

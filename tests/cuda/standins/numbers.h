@@ -25,6 +25,7 @@ inline std::uint16_t half_bits(double value) {
   const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(value);
   if (std::isnan(value)) return 0x7E00;
+  if (magnitude == 0) return sign;
   if (magnitude >= 65520) return sign | 0x7C00;
   int exponent = 0;
   std::frexp(magnitude, &exponent);
