@@ -19,7 +19,7 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockM = 192;      // rows of a block that is the only one
+constexpr std::int64_t kBlockM = 192;     // rows of a block that is the only one
 constexpr std::int64_t kEvenBlockM = 64;  // rows of blocks that threads share
 constexpr std::int64_t kBlockN = 512;
 constexpr std::int64_t kBlockNOfAPanels = 1024;  // with a packed A, which more columns then use

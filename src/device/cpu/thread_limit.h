@@ -8,10 +8,10 @@ namespace onnxgrad::device {
 
 /// Number of threads that a pool uses on a machine which it shares with other processes.
 ///
-/// A thread that has lost its processor in the middle of a chunk keeps the others waiting for a time
-/// slice, some milliseconds. Each such loss takes one thread away for a multiple of the time lost,
-/// so that a single one costs little; if the next one follows soon after the thread is back, the
-/// time doubles (exponential backoff).
+/// A thread that has lost its processor in the middle of a chunk keeps the others waiting for a
+/// time slice, some milliseconds. Each such loss takes one thread away for a multiple of the time
+/// lost, so that a single one costs little; if the next one follows soon after the thread is back,
+/// the time doubles (exponential backoff).
 class ThreadLimit {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,9 +31,9 @@ class ThreadLimit {
   static constexpr std::int64_t kNone = INT64_MAX;
 
   std::int64_t limit_ = kNone;
-  Clock::time_point until_ = {};        ///< when the limit rises
-  Clock::time_point risen_ = {};        ///< when it last did
-  Clock::duration time_ = {};           ///< how long a thread was taken away the last time
+  Clock::time_point until_ = {};  ///< when the limit rises
+  Clock::time_point risen_ = {};  ///< when it last did
+  Clock::duration time_ = {};     ///< how long a thread was taken away the last time
 };
 
 }  // namespace onnxgrad::device

@@ -51,10 +51,10 @@ using Clock = ThreadLimit::Clock;
 
 // How long threads wait actively for their next work; waking up takes twenty to forty microseconds.
 constexpr Clock::duration kLongWait = std::chrono::milliseconds(3);
-// The same while other processes want the processors.
+// How long they do while other processes want the processors.
 constexpr Clock::duration kShortWait = std::chrono::microseconds(50);
 
-// The same, at least, for the end of others' chunks.
+// Least time to wait actively for the end of others' chunks.
 constexpr Clock::duration kLeastWait = std::chrono::microseconds(20);
 // A thread that keeps the others waiting for twice as long as they worked, and for this time, has
 // lost its processor.
@@ -99,7 +99,9 @@ class Waiter {
   }
   void wake() {
     if (!sleeps_.load()) return;
-    { const std::scoped_lock lock(mutex_); }
+    {
+      const std::scoped_lock lock(mutex_);
+    }
     woken_.notify_one();
   }
 
@@ -156,7 +158,8 @@ class ThreadPool {
   }
   ~ThreadPool() {
     if (forks_ != forks) {  // the threads are the parent process's
-      for (auto& member : members_) [[maybe_unused]] const Member* kept = member.release();
+      for (auto& member : members_) [[maybe_unused]]
+        const Member* kept = member.release();
       return;
     }
     ends_.store(true);

@@ -9,6 +9,7 @@
 
 #include "device/cpu/threads.h"
 #include "device/cpu_options.h"
+#include "ir/builder.h"
 #include "opdef/kernel.h"
 #include "ops/image/resize_table.h"
 #include "ops/image/weighted_sums_simd.h"
