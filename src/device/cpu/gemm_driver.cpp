@@ -17,8 +17,8 @@ struct DriverPlan {
   int threads = 1;
   std::int64_t row_blocks = 1, block_m = 0;
   std::vector<GemmPanels> blocks;  ///< of columns
-  /// Parts of the columns that chunks have. If chunks pack B for themselves, part p has the blocks
-  /// [part_blocks[p], part_blocks[p + 1]); else some panels of each block.
+  /// Parts of the columns that chunks have. Apart, part p has the blocks [part_blocks[p],
+  /// part_blocks[p + 1]); together, a fraction of the panels of each block.
   std::int64_t parts = 1;
   std::vector<std::size_t> part_blocks;
   /// Threads pack each block of B together, and A if several chunks read its rows; else each chunk
@@ -36,7 +36,7 @@ struct DriverPlan {
   std::int64_t packed_steps() const { return blocking.has_consumer ? k : blocking.k; }
 };
 
-/// A thread that runs a chunk: its scratch, and the block of A that it has packed there.
+/// The thread of a chunk: its scratch, and the block of A that the chunk has packed there.
 struct Worker {
   std::byte* scratch = nullptr;
   std::int64_t packed_i = -1, packed_k = -1;
@@ -326,7 +326,8 @@ bool has_own_columns(const DriverPlan& plan) {
   constexpr std::int64_t kPanels = 2;  // of a thread
   const GemmBlocking& blocking = plan.blocking;
   if (plan.threads == 1 || !plan.packs_b() || blocking.packs_a_once) return false;
-  // Each packs all of A then: up to half as much as B if that saves a few threads their wait.
+  // Each thread packs all of A then. The copies that this adds may have half the size of B if few
+  // threads need not wait for each other, a sixteenth if many do: a wait costs less than they do.
   constexpr int kFewThreads = 4;
   const std::int64_t most = plan.n / (plan.threads <= kFewThreads ? 2 : 16);
   if (blocking.a_bytes > 0 && (plan.threads - 1) * plan.m > most) return false;

@@ -6,20 +6,33 @@
 
 #include "device/cpu/gemm_kernel.h"
 
-// The loop nest of GEMMs whose operands exceed the L1 cache.
+// The loop nest of GEMMs whose operands exceed the L1 cache, C[m, n] = op(A)[m, k] op(B)[k, n]:
 //
-//   for each block of columns, of k                          C[m, n] = op(A)[m, k] op(B)[k, n]
-//     pack B: threads share its panels ......................... L2 of each core that reads them
-//     for each block of rows, part of the columns: a chunk for some thread
+//   for each block of columns, of k
+//     pack B .................................................... L2
+//     for each block of rows, and part of the columns: a chunk
 //       pack A, or leave it in place ............................ L2
 //       kernel: B panels, tiles ................................. L1, registers
 //
-// A row block is cut by sizes alone, and sums run over k in order, so results do not depend on the
-// number of threads. Each element of B is packed once, and each of A once per block of columns, by
-// whichever thread; threads meet before and after that. If there is one block of rows only, each
-// chunk packs the columns of B that it alone reads, and nobody waits. With a consumer, the loop
-// over k is inside a chunk: B is packed for all of k, and a block of C is completed before the
+// Sizes and the number of threads decide who packs (drive_gemm):
+//
+//   apart     A chunk has columns of its own and all rows. It packs what it reads into the scratch
+//   of
+//             its thread, and nobody waits. For one thread, for one block of rows, and if there are
+//             enough columns; A, if it must be packed, is packed by each thread, so it must be
+//             small.
+//   together  Threads pack a block of B into common scratch, and A too if several chunks read the
+//             same rows; they meet before and after. Otherwise, a chunk packs its rows of A.
+//   A once    For kernels whose packing takes long (GemmBlocking::packs_a_once): k is the outermost
+//             loop, and all rows of A are packed together with the first block of columns.
+//
+// A B that was packed in advance, or that the kernel packs, needs no meeting: chunks are then
+// blocks of rows by parts of the columns. With a consumer, the loop over k is inside a chunk: B,
+// and A if it is packed together, are packed for all of k, and a block of C is completed before the
 // next.
+//
+// Elements of C are sums over k in order, whatever the number of threads. Sums of columns are added
+// by blocks of rows, which may be smaller for several threads.
 
 namespace onnxgrad::device {
 

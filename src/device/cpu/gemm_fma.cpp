@@ -237,7 +237,7 @@ class FmaBlock {
       next.row += next.rows;
     }
     next.steps = std::min(plan_.block_k, plan_.k - next.k);
-    next.rows = std::min(plan_.block_m, plan_.m - next.row);
+    next.rows = std::min(next.rows, plan_.m - next.row);
     if (next.rows <= 0) return;
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t first = next.steps * at / all;
@@ -509,8 +509,8 @@ PreparedGemm prepare_fma_gemm(const GemmPlan<T>& gemm) {
     most = std::clamp(fitting, kLeastBlockN, most);
   }
   plan.block_n = round_up(ceil_div(plan.n, ceil_div(plan.n, most)), target.lanes);
-  plan.packs_in_turn =
-      plan.m <= plan.block_m && plan.has_small_panels() && (plan.threads == 1 || !plan.packs_a);
+  plan.packs_in_turn = plan.m <= plan.block_m && plan.has_small_panels() &&
+                       (plan.threads == 1 || !(plan.packs_a || plan.a_source));
   return drive(plan);
 }
 

@@ -16,15 +16,16 @@ namespace onnxgrad::device {
 /// Sizes of the blocks that a kernel multiplies, and what it needs for them.
 struct GemmBlocking {
   std::int64_t m = 0, n = 0, k = 0;  ///< maximum of the rows, columns and steps of a block
-  std::int64_t row_unit = 1;         ///< rows in whole tiles: blocks of fewer rows have a multiple
+  std::int64_t row_unit = 1;         ///< multiple of rows that the driver may shorten blocks to
   std::int64_t unit = 1;             ///< columns of a vector
   std::int64_t panel_units = 1;      ///< vectors in the widest B panel
   /// B panels into which all columns are cut, if B was packed in advance; else each block of
   /// columns is cut anew.
   EvenSplit packed_b = {};
-  std::int64_t a_bytes = 0;        ///< of a packed block of A; 0: the kernel reads A in place
-  std::int64_t b_unit_bytes = 0;   ///< of a packed vector of columns, k steps; 0: the kernel packs
-  bool packs_a_once = false;       ///< for all columns, since that takes long
+  std::int64_t a_bytes = 0;  ///< of a packed block of A; 0: the kernel reads A in place
+  /// Of a packed vector of columns, k steps; 0: B was packed in advance, or the kernel packs it.
+  std::int64_t b_unit_bytes = 0;
+  bool packs_a_once = false;       ///< packing A takes long: all rows for a block of k, k outermost
   std::int64_t sum_bytes = 0;      ///< of a sum of a column (GemmSpec::sums_columns); 0: none
   std::int64_t scratch_bytes = 0;  ///< of a thread
   bool has_consumer = false;       ///< blocks of C are completed one after the other
@@ -54,7 +55,8 @@ struct GemmTask {
   GemmRows rows;
   GemmColumns columns;
   const std::byte* a = nullptr;  ///< packed; nullptr: in place
-  const std::byte* b = nullptr;  ///< the packed panels of all columns; nullptr: the kernel packs
+  const std::byte* b =
+      nullptr;  ///< packed panels, from the block's first on; nullptr: see b_unit_bytes
   std::byte* column_sums = nullptr;  ///< [n] of these rows
   bool is_first = false;             ///< steps of k: C is not read
   bool is_last = false;              ///< C is complete: the epilogue follows

@@ -10,8 +10,8 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/scratch_layout.h"
 
-// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_fma.cpp
-// and gemm_split.cpp read.
+// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp and the
+// kernels in gemm_fma.cpp and gemm_split.cpp read.
 
 namespace onnxgrad::device {
 
@@ -78,7 +78,7 @@ struct GemmPlan {
   bool fetches = false;      ///< long sums prefetch C and A
   bool shares_rows = false;  ///< threads share the tiles of a B panel, not the B panels
 
-  // Fields of the blocked driver: sizes of the blocks and bytes of one thread's scratch.
+  // Fields of large products: sizes of the blocks.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool has_consumer = false;
   bool packs_a = false;      ///< packs A into A panels as high as a tile
