@@ -6,7 +6,6 @@
 #include <cstring>
 #include <memory>
 
-#include "base/check.h"
 #include "device/cpu/amx_target.h"
 #include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/f16_gemm_vnni.h"
@@ -31,11 +30,6 @@ class VnniKernel final : public GemmKernel {
   void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
               std::byte* scratch) const override;
   void compute(const GemmOperands& operands, const GemmTask& task) const override;
-  void write_column_sums(const GemmOperands& /*operands*/, const std::byte* /*sums*/,
-                         std::int64_t /*row_blocks*/, std::int64_t /*first*/,
-                         std::int64_t /*last*/) const override {
-    ONNXGRAD_ASSERT(false);  // can_scale() is false
-  }
 
  private:
   /// Rows of A, in place or packed; strides in bytes.

@@ -35,8 +35,9 @@ void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t row
   }
 }
 
-/// c = finish(sums + extras.more), scaled and summed by column as `extras` says, computed by tiles
-/// of 0 steps. `c` is at the part's first element, and may be the buffer.
+/// c = finish(sums + extras.more), multiplied by extras.scales and summed by column, computed by
+/// tiles of 0 steps; the sums have been multiplied by alpha. `finish`: kAdd or kRelu. `c` is at the
+/// part's first element, and may be the buffer.
 template <class T>
 void end_buffer(const GemmPlan<T>& plan, const GemmBuffer<T>& buffer, const GemmExtras<T>& extras,
                 GemmFinish finish, T* c, std::ptrdiff_t c_row) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 
@@ -55,8 +56,13 @@ class Run {
     }
     if (plan_.blocking.sum_bytes == 0) return;
     parallel_ranges(plan_.threads, plan_.n, [&](std::int64_t first, std::int64_t last) {
-      plan_.kernel->write_column_sums(operands_, plan_.column_sums.in(operands_.scratch),
-                                      plan_.row_blocks, first, last);
+      const std::byte* sums = plan_.column_sums.in(operands_.scratch);
+      void* to = operands_.column_sums;
+      if (plan_.blocking.sum_bytes == sizeof(double)) {
+        add_column_sums<double>(sums, plan_.row_blocks, plan_.n, first, last, to);
+      } else {
+        add_column_sums<float>(sums, plan_.row_blocks, plan_.n, first, last, to);
+      }
     });
   }
 

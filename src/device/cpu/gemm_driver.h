@@ -16,13 +16,11 @@
 //
 // Sizes and the number of threads decide who packs (drive_gemm):
 //
-//   apart     A chunk has columns of its own and all rows. It packs what it reads into the scratch
-//   of
-//             its thread, and nobody waits. For one thread, for one block of rows, and if there are
-//             enough columns; A, if it must be packed, is packed by each thread, so it must be
-//             small.
-//   together  Threads pack a block of B into common scratch, and A too if several chunks read the
-//             same rows; they meet before and after. Otherwise, a chunk packs its rows of A.
+//   apart     A chunk has columns of its own and all rows. It packs what it reads into its thread's
+//             scratch, and nobody waits. For one thread; for one block of rows, or enough columns,
+//             if A is read in place or small, since each thread packs all of it.
+//   together  Threads pack a block of B into common scratch; they meet before and after. If several
+//             chunks read the same rows, A is packed so too, else each chunk packs its rows.
 //   A once    For kernels whose packing takes long (GemmBlocking::packs_a_once): k is the outermost
 //             loop, and all rows of A are packed together with the first block of columns.
 //
@@ -32,7 +30,7 @@
 // next.
 //
 // Elements of C are sums over k in order, whatever the number of threads. Sums of columns are added
-// by blocks of rows, which may be smaller for several threads.
+// tile by tile, which other numbers of threads cut otherwise: they may differ by rounding.
 
 namespace onnxgrad::device {
 

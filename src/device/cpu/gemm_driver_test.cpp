@@ -12,8 +12,7 @@
 #include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/threads.h"
 
-// The loop nest of GEMMs with a kernel in plain C++, which is all that the interface asks of an
-// instruction set: packing, one block, the epilogue.
+// The loop nest of GEMMs with a kernel in plain C++: packing and one block, of a C without addends.
 
 namespace onnxgrad::device {
 namespace {
@@ -47,7 +46,7 @@ class PlainKernel final : public GemmKernel {
               std::byte* /*scratch*/) const override {
     for (std::int64_t p = columns.first; p < columns.last; ++p) {
       const auto [offset, width, count] = panel(*columns.panels, p);
-      float* packed = reinterpret_cast<float*>(to) + offset * columns.steps;
+      auto* packed = reinterpret_cast<float*>(to) + offset * columns.steps;
       for (std::int64_t s = 0; s < columns.steps; ++s, packed += width) {
         const float* from = static_cast<const float*>(operands.b) + (columns.k + s) * n_ +
                             columns.panels->column + offset;
@@ -90,12 +89,6 @@ class PlainKernel final : public GemmKernel {
                                            .column = task.columns.panels->column + offset,
                                            .columns = count});
     }
-  }
-
-  void write_column_sums(const GemmOperands& operands, const std::byte* sums,
-                         std::int64_t row_blocks, std::int64_t first,
-                         std::int64_t last) const override {
-    add_column_sums<float>(sums, row_blocks, n_, first, last, operands.column_sums);
   }
 
  private:

@@ -19,8 +19,9 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockM = 192;     // rows of a block that is the only one
-constexpr std::int64_t kEvenBlockM = 64;  // rows of blocks that threads share
+constexpr std::int64_t kBlockM = 192;      // rows of a block that is the only one
+constexpr std::int64_t kEvenBlockM = 64;   // rows of blocks that threads share
+constexpr std::int64_t kLeastBlockM = 48;  // rows that pay for another pass over a B panel
 constexpr std::int64_t kBlockN = 512;
 constexpr std::int64_t kBlockNOfAPanels = 1024;  // with a packed A, which more columns then use
 constexpr std::int64_t kConsumedBytes = 512;     // of C that the consumer gets per row
@@ -77,9 +78,6 @@ class FmaKernel final : public GemmKernel {
   void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
               std::byte* scratch) const override;
   void compute(const GemmOperands& operands, const GemmTask& task) const override;
-  void write_column_sums(const GemmOperands& operands, const std::byte* sums,
-                         std::int64_t row_blocks, std::int64_t first,
-                         std::int64_t last) const override;
 
  private:
   RowsOfA<T> rows_of_a(const GemmOperands& operands, const GemmRows& rows,
@@ -439,13 +437,6 @@ void FmaKernel<T>::compute(const GemmOperands& operands, const GemmTask& task) c
   }
 }
 
-template <class T>
-void FmaKernel<T>::write_column_sums(const GemmOperands& operands, const std::byte* sums,
-                                     std::int64_t row_blocks, std::int64_t first,
-                                     std::int64_t last) const {
-  add_column_sums<T>(sums, row_blocks, plan_.n, first, last, operands.column_sums);
-}
-
 // ---- plans ----
 
 /// Steps of equal blocks of k, rather than a small last one.
@@ -479,7 +470,7 @@ PreparedGemm drive(FmaPlan<T>& plan) {
     plan.c = own.reserve<T>(plan.block_k < plan.k ? plan.block_m * plan.block_n : 0);
   }
   GemmBlocking blocking{.m = plan.block_m, .n = plan.block_n, .k = plan.block_k};
-  blocking.row_unit = 3 * kGemmMaxRows;
+  blocking.row_unit = kLeastBlockM;
   blocking.unit = lanes;
   blocking.panel_units = plan.panel_vectors;
   if (plan.b_is_packed) blocking.packed_b = plan.columns;

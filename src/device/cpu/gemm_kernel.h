@@ -23,10 +23,10 @@ struct GemmBlocking {
   /// columns is cut anew.
   EvenSplit packed_b = {};
   std::int64_t a_bytes = 0;  ///< of a packed block of A; 0: the kernel reads A in place
-  /// Of a packed vector of columns, k steps; 0: B was packed in advance, or the kernel packs it.
+  /// Bytes of a packed vector of columns, k steps; 0: B was packed in advance, or the kernel packs.
   std::int64_t b_unit_bytes = 0;
   bool packs_a_once = false;       ///< packing A takes long: all rows for a block of k, k outermost
-  std::int64_t sum_bytes = 0;      ///< of a sum of a column (GemmSpec::sums_columns); 0: none
+  std::int64_t sum_bytes = 0;      ///< of a column's sum, float or double; 0: sums_columns is false
   std::int64_t scratch_bytes = 0;  ///< of a thread
   bool has_consumer = false;       ///< blocks of C are completed one after the other
 };
@@ -58,9 +58,12 @@ struct GemmTask {
   const std::byte* b =
       nullptr;  ///< packed panels, from the block's first on; nullptr: see b_unit_bytes
   std::byte* column_sums = nullptr;  ///< [n] of these rows
-  bool is_first = false;             ///< steps of k: C is not read
-  bool is_last = false;              ///< C is complete: the epilogue follows
-  std::byte* scratch = nullptr;      ///< of the thread; keeps a consumer's block from task to task
+  /// The first steps of k: sums replace C, and start and the other addends are added.
+  bool is_first = false;
+  /// C is complete: ReLU, scales and column sums follow, or the consumer gets it.
+  bool is_last = false;
+  /// Scratch of the thread, also for packing; keeps a consumer's block of C from task to task.
+  std::byte* scratch = nullptr;
 };
 
 /// A kernel with the plan of one GEMM. Its functions may run on several threads at once.
@@ -79,11 +82,6 @@ class GemmKernel {
                       std::byte* scratch) const = 0;
   /// Multiplies a block.
   virtual void compute(const GemmOperands& operands, const GemmTask& task) const = 0;
-  /// Writes columns [first, last) of GemmOperands::column_sums: those of all blocks of rows, each
-  /// [n] at `sums`.
-  virtual void write_column_sums(const GemmOperands& operands, const std::byte* sums,
-                                 std::int64_t row_blocks, std::int64_t first,
-                                 std::int64_t last) const = 0;
 };
 
 }  // namespace onnxgrad::device

@@ -172,7 +172,7 @@ void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row
 }
 
 /// Plans a split GEMM (gemm_split.h) of a plan whose `split` is set: all fields but the label.
-PreparedGemm prepare_split_gemm(const GemmPlan<float>& plan);
+PreparedGemm prepare_split_gemm(const GemmPlan<float>& gemm);
 
 }  // namespace onnxgrad::device
 

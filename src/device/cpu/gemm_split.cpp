@@ -314,11 +314,6 @@ class SplitKernel final : public GemmKernel {
   void compute(const GemmOperands& operands, const GemmTask& task) const override {
     SplitBlock(plan_, operands, task).run();
   }
-  void write_column_sums(const GemmOperands& operands, const std::byte* sums,
-                         std::int64_t row_blocks, std::int64_t first,
-                         std::int64_t last) const override {
-    add_column_sums<float>(sums, row_blocks, plan_.n, first, last, operands.column_sums);
-  }
 
  private:
   SplitPlan plan_;

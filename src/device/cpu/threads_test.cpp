@@ -171,7 +171,7 @@ TEST(Threads, PoolsGrowBetweenCalls) {
     int expected = 0;
     for (int threads = 2; threads <= 64; ++threads) {
       for (int round = 0; round < 4; ++round) {
-        on_threads(threads, 3 * threads, [&](const Chunk& /*chunk*/) { ++total; });
+        on_threads(threads, std::int64_t{3} * threads, [&](const Chunk& /*chunk*/) { ++total; });
         expected += 3 * threads;
       }
     }
