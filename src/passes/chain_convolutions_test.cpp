@@ -12,7 +12,7 @@
 #include "passes/testing/context.h"
 
 // Which convolutions become chains. The sizes that pay on the CPU are in
-// ops/testing/candidates_test.cpp, values in ops/nn/conv_chain_test.cpp and
+// ops/testing/candidates_test.cpp, values in ops/nn/conv/conv_chain_test.cpp and
 // tests/python/test_convolution_chains.py.
 
 namespace onnxgrad::passes {

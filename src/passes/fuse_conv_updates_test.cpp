@@ -9,7 +9,7 @@
 #include "passes/testing/context.h"
 
 // Which updates the gradient of a convolution's weight joins. Numbers are compared in
-// ops/nn/conv_update_test.cpp and tests/python/test_convolutional_training.py.
+// ops/nn/conv/conv_update_test.cpp and tests/python/test_convolutional_training.py.
 
 namespace onnxgrad::passes {
 namespace {

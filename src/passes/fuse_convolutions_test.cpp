@@ -8,7 +8,7 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// Nodes that are fused into Conv. Values are compared in ops/nn/conv_test.cpp and
+// Nodes that are fused into Conv. Values are compared in ops/nn/conv/conv_test.cpp and
 // tests/python/test_convolutional_training.py.
 
 namespace onnxgrad::passes {

@@ -13,8 +13,7 @@
 // Attention of 16-bit operands on a card, beside the nodes that it replaces, on the CPU: by cuDNN
 // where rows are multiples of 16 bytes, else by texts.
 
-namespace onnxgrad::ops_test {
-namespace attention_cuda {
+namespace onnxgrad::ops_test::attention_cuda {
 
 struct Sizes {
   std::int64_t heads, queries, keys, size, value_size;
@@ -132,5 +131,4 @@ TEST_P(CudaAttentionTest, IsATextOtherwise) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaAttentionTest, ::testing::Values(10, 16));
 
-}  // namespace attention_cuda
-}  // namespace onnxgrad::ops_test
+}  // namespace onnxgrad::ops_test::attention_cuda

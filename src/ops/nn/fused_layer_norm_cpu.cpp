@@ -163,9 +163,9 @@ void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
   const float* residual = args.find<float>(task.residual);
   const float* scale = args.find<float>(task.scale);
   const float* bias = args.find<float>(task.bias);
-  float* sum = args.find<float>(task.sum);
-  float* means = args.find<float>(task.mean);
-  float* inverses = args.find<float>(task.inverse);
+  auto* sum = args.find<float>(task.sum);
+  auto* means = args.find<float>(task.mean);
+  auto* inverses = args.find<float>(task.inverse);
   auto* mask = args.find<std::uint8_t>(task.mask);
   const Drop drop = drop_of(task, args);
   const std::int64_t group = group_elements(rows);

@@ -49,7 +49,7 @@ class Fallbacks : public ::testing::Environment {
  private:
   std::map<std::string, int> cases_;
 };
-auto* const fallbacks =
+auto* const kFallbacks =
     dynamic_cast<Fallbacks*>(::testing::AddGlobalTestEnvironment(new Fallbacks));
 
 // Scores s of 70 queries and 33 keys; `between` leads to the probabilities d.
@@ -182,10 +182,10 @@ TEST_P(CudaCaseTest, EqualsFloat64) {
   cuda_cases::expect_close(given.gradients, expected.gradients, on_host.gradients, "gradient");
   if (std::getenv("ONNXGRAD_CUDA_FALLBACKS") == nullptr) return;
   std::vector<Tensor> inputs = narrow.inputs;
-  cuda_cases::fallbacks->add(narrow.forward, inputs);
+  cuda_cases::kFallbacks->add(narrow.forward, inputs);
   if (narrow.gradient == nullptr) return;
   inputs.insert(inputs.end(), given.seeds.begin(), given.seeds.end());
-  cuda_cases::fallbacks->add(narrow.gradient, inputs);
+  cuda_cases::kFallbacks->add(narrow.gradient, inputs);
 }
 
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaCaseTest);  // without a card
