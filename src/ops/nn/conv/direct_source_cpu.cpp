@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "device/cpu/gemm_tile.h"
 
 namespace onnxgrad::ops {
@@ -24,8 +25,9 @@ AxisPhase forward_phase(const WindowAxis& axis) {
 std::vector<AxisPhase> backward_phases(const WindowAxis& axis) {
   std::vector<AxisPhase> phases;
   for (std::int64_t first = 0; first < std::min(axis.stride, axis.input); ++first) {
-    AxisPhase phase{
-        .first = first, .step = axis.stride, .count = ceil_div(axis.input - first, axis.stride)};
+    AxisPhase phase{.first = first,
+                    .step = axis.stride,
+                    .count = base::ceil_div(axis.input - first, axis.stride)};
     for (std::int64_t j = 0; j < axis.kernel; ++j) {
       const std::int64_t distance = first + axis.pad_begin - j * axis.dilation;
       if (distance % axis.stride != 0) continue;
@@ -54,7 +56,7 @@ ConvSource::ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy,
   copies_ = must_copy || column_step > 1;
   for (const SourceAxis& axis : axes) copies_ = copies_ || !axis.is_inside();
   const auto extent = [&](std::size_t i) { return copies_ ? axes[i].padded() : axes[i].size; };
-  columns_ = ceil_div(extent(2), column_step);
+  columns_ = base::ceil_div(extent(2), column_step);
   strides_ = {extent(1) * columns_ * column_step, columns_ * column_step, 1};
   plane_ = extent(0) * strides_[0];
   if (!copies_) return;
