@@ -364,7 +364,8 @@ def test_a_session_holds_no_float_matrix():
     for base in (None, "int4"):
         session = og.TrainingSession(network(), "cross_entropy", "adamw", lora=2, base=base)
         session.step({"x": x, session.target_name: y})
-        sizes[base] = session.memory().total
+        memory = session.memory()
+        sizes[base] = memory.total - memory.scratch  # which depends on the processor
     weights = 4 * (SIZES[0] * SIZES[1] + SIZES[1] * SIZES[2])
     assert sizes["int4"] < sizes[None] - weights // 2
     assert sizes["int4"] < weights  # with the file, the adapter, its optimizer and all values
