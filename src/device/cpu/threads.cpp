@@ -181,6 +181,7 @@ class ThreadPool {
     make_room(threads);
     while (size() < threads) {
       auto added = std::make_unique<Member>();
+      added->unclaimed = Tagged{.number = number_}.bits();
       try {
         added->thread = std::thread(
             [this, own = added.get(), i = size(), number = number_] { serve(*own, i, number); });
