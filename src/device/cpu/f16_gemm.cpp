@@ -104,9 +104,7 @@ void VnniKernel::pack_b(const GemmOperands& operands, const GemmColumns& columns
   const GemmPanels& panels = *columns.panels;
   const std::int64_t pairs = pairs_of(columns.steps);
   for (std::int64_t p = columns.first; p < columns.last; ++p) {
-    const std::int64_t offset = panels.split.first(p) * kLanes;
-    const std::int64_t width = panels.split.size(p) * kLanes;
-    const std::int64_t count = std::min(width, panels.columns - offset);
+    const auto [offset, width, count] = panels.panel(p, kLanes);
     pack_panel(operands, columns, panels.column + offset, count, width,
                reinterpret_cast<std::uint32_t*>(to) + offset * pairs, plan_.line.in(scratch));
   }
@@ -207,8 +205,7 @@ void VnniKernel::compute(const GemmOperands& operands, const GemmTask& task) con
     a.step = kVnniPanelRows * 4;
   }
   for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
-    const std::int64_t offset = panels.split.first(p) * kLanes;
-    const std::int64_t width = panels.split.size(p) * kLanes;
+    const auto [offset, width, count] = panels.panel(p, kLanes);
     const std::int64_t column = panels.column + offset;
     VnniPanel panel{.a = a.at,
                     .a_row = a.row,
@@ -216,8 +213,8 @@ void VnniKernel::compute(const GemmOperands& operands, const GemmTask& task) con
                     .b = reinterpret_cast<const std::uint32_t*>(task.b) + offset * pairs,
                     .rows = task.rows.rows,
                     .pairs = pairs,
-                    .vectors = static_cast<int>(panels.split.size(p)),
-                    .columns = std::min(width, panels.columns - offset),
+                    .vectors = static_cast<int>(width / kLanes),
+                    .columns = count,
                     .end = {}};
     if (plan_.spec.has_consumer) {
       consume(operands, task, panel, column);

@@ -383,7 +383,7 @@ GemmChoice choice_of(const GemmSpec& spec) {
 }
 
 /// Whether a split GEMM, which packs B's parts each time, pays even if float32 GEMM could read a B
-/// packed once: each thread packs A as well (measured with AMX on layers of BERT).
+/// packed once (measured with AMX on layers of BERT, when each thread packed A as well).
 bool packs_parts_anew(const GemmSpec& spec) {
   constexpr std::int64_t kManyRows = 256;
   constexpr std::int64_t kManyColumns = 256;

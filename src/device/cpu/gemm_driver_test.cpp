@@ -45,7 +45,7 @@ class PlainKernel final : public GemmKernel {
   void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
               std::byte* /*scratch*/) const override {
     for (std::int64_t p = columns.first; p < columns.last; ++p) {
-      const auto [offset, width, count] = panel(*columns.panels, p);
+      const auto [offset, width, count] = columns.panels->panel(p, kLanes);
       auto* packed = reinterpret_cast<float*>(to) + offset * columns.steps;
       for (std::int64_t s = 0; s < columns.steps; ++s, packed += width) {
         const float* from = static_cast<const float*>(operands.b) + (columns.k + s) * n_ +
@@ -68,7 +68,7 @@ class PlainKernel final : public GemmKernel {
       c_row = blocking_.n;
     }
     for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
-      const auto [offset, width, count] = panel(*task.columns.panels, p);
+      const auto [offset, width, count] = task.columns.panels->panel(p, kLanes);
       for (std::int64_t i = 0; i < rows.rows; ++i) {
         const float* a = task.a != nullptr ? reinterpret_cast<const float*>(task.a) + i * rows.steps
                                            : a_of(operands) + (rows.row + i) * k_ + rows.k;
@@ -92,20 +92,12 @@ class PlainKernel final : public GemmKernel {
   }
 
  private:
-  struct Panel {
-    std::int64_t offset, width, count;
-  };
-  static Panel panel(const GemmPanels& panels, std::int64_t p) {
-    const std::int64_t offset = panels.split.first(p) * kLanes;
-    const std::int64_t width = panels.split.size(p) * kLanes;
-    return {offset, width, std::min(width, panels.columns - offset)};
-  }
   const float* a_of(const GemmOperands& operands) const {
     return static_cast<const float*>(operands.a);
   }
   const float* b_at(const GemmOperands& operands, const GemmTask& task, std::int64_t p,
                     std::int64_t s) const {
-    const auto [offset, width, count] = panel(*task.columns.panels, p);
+    const auto [offset, width, count] = task.columns.panels->panel(p, kLanes);
     if (task.b == nullptr) {  // the kernel's own business: B in place
       return static_cast<const float*>(operands.b) + (task.rows.k + s) * n_ +
              task.columns.panels->column + offset;

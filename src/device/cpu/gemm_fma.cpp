@@ -91,19 +91,6 @@ class FmaKernel final : public GemmKernel {
   FmaPlan<T> plan_;
 };
 
-/// Columns of the B panel p of a block.
-struct PanelColumns {
-  std::int64_t offset = 0;  ///< in the block
-  std::int64_t width = 0;   ///< with padding
-  std::int64_t count = 0;
-};
-
-PanelColumns panel_of(const GemmPanels& panels, std::int64_t p, std::int64_t lanes) {
-  const std::int64_t offset = panels.split.first(p) * lanes;
-  const std::int64_t width = panels.split.size(p) * lanes;
-  return {.offset = offset, .width = width, .count = std::min(width, panels.columns - offset)};
-}
-
 // ---- packing ----
 
 template <class T>
@@ -160,7 +147,7 @@ void FmaKernel<T>::pack_b(const GemmOperands& operands, const GemmColumns& colum
     return copy_panels(static_cast<const T*>(operands.b), columns, panels);
   }
   for (std::int64_t p = columns.first; p < columns.last; ++p) {
-    const PanelColumns panel = panel_of(*columns.panels, p, plan_.target->lanes);
+    const GemmPanels::Panel panel = columns.panels->panel(p, plan_.target->lanes);
     pack_panel(operands, columns.panels->column + panel.offset, panel.count, panel.width, columns.k,
                columns.steps, panels + panel.offset * columns.steps, scratch);
   }
@@ -199,7 +186,7 @@ void FmaKernel<T>::copy_panels(const T* b, const GemmColumns& columns, T* to) co
       __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
     }
     for (std::int64_t p = columns.first; p < columns.last; ++p) {
-      const PanelColumns panel = panel_of(panels, p, lanes);
+      const GemmPanels::Panel panel = panels.panel(p, lanes);
       T* place = to + panel.offset * columns.steps + k * panel.width;
       std::memcpy(place, from + panel.offset, static_cast<std::size_t>(panel.count) * sizeof(T));
       if (panel.count < panel.width) std::fill(place + panel.count, place + panel.width, T(0));
@@ -247,7 +234,7 @@ class FmaBlock {
   }
 
   /// Multiplies B panel `b` of `panel` columns, of `vectors` vectors.
-  void run_panel(const PanelColumns& panel, int vectors, const T* b) {
+  void run_panel(const GemmPanels::Panel& panel, int vectors, const T* b) {
     const GemmRows& rows = task_.rows;
     GemmTile<T> tile{.steps = rows.steps, .scale = plan_.alpha * static_cast<T>(operands_.factor)};
     // The first block of k adds `start`, the others add to C.
@@ -278,7 +265,7 @@ class FmaBlock {
 
  private:
   /// Sets C, `start`, the other addends and the prefetches of the panel's first tile.
-  void set_addends(GemmTile<T>& tile, const PanelColumns& panel) {
+  void set_addends(GemmTile<T>& tile, const GemmPanels::Panel& panel) {
     alignas(64) static constexpr T kZeros[64] = {};
     const std::int64_t row = task_.rows.row;
     const std::int64_t column = task_.columns.panels->column + panel.offset;
@@ -420,7 +407,7 @@ void FmaKernel<T>::compute(const GemmOperands& operands, const GemmTask& task) c
   FmaBlock<T> block(plan_, operands, task, column_sums, rows_of_a(operands, rows, task.a),
                     plan_.packs_a ? a_panels(rows.rows) : RowSplit<T>{});
   for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
-    const PanelColumns panel = panel_of(panels, p, lanes);
+    const GemmPanels::Panel panel = panels.panel(p, lanes);
     const std::int64_t column = panels.column + panel.offset;
     const T* b = nullptr;
     if (plan_.b_is_packed) {

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_GEMM_KERNEL_H_
 #define ONNXGRAD_DEVICE_CPU_GEMM_KERNEL_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +36,19 @@ struct GemmBlocking {
 struct GemmPanels {
   EvenSplit split;
   std::int64_t column = 0, columns = 0;
+
+  /// Columns of a panel.
+  struct Panel {
+    std::int64_t offset = 0;  ///< in the block
+    std::int64_t width = 0;   ///< with padding
+    std::int64_t count = 0;
+  };
+  /// Returns panel `p`; `unit`: columns of a vector.
+  Panel panel(std::int64_t p, std::int64_t unit) const {
+    const std::int64_t offset = split.first(p) * unit;
+    const std::int64_t width = split.size(p) * unit;
+    return {.offset = offset, .width = width, .count = std::min(width, columns - offset)};
+  }
 };
 
 /// Rows of C and steps of k.
