@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv/direct_plan_cpu.h"
 #include "ops/nn/conv/winograd_tiles_simd.h"
@@ -96,6 +97,14 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes);
 /// Returns the stride between the 36 values of `count` pixels, chosen to avoid conflicts in the
 /// cache.
 inline std::int64_t plane_of(std::int64_t count) { return aligned_count<float>(count) + 16; }
+
+/// Calls part(worker, chunk) on the threads of the plan, with a worker on the data of each chunk.
+template <class Worker, class Plan, class Part>
+void on_workers(const Plan& plan, KernelArgs args, const Part& part) {
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    part(Worker(plan, args, chunk.index), chunk);
+  });
+}
 
 /// Zeroes a copy of `elements` before the first visit_tiles: the pixel for positions outside the
 /// images and the channels that pad vectors.

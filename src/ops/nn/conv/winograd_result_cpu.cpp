@@ -270,11 +270,7 @@ class Worker {
 
 void run_result(const WinogradResultPlan& plan, KernelArgs args) {
   Worker(plan, args, 0).prepare_bias();
-  const auto on_threads = [&](const auto& part) {
-    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-      part(Worker(plan, args, chunk.index), chunk);
-    });
-  };
+  const auto on_threads = [&](const auto& part) { on_workers<Worker>(plan, args, part); };
   if (plan.stores_images) {
     const std::int64_t images = plan.geometry.units.batch;
     on_threads([&](Worker worker, const device::Chunk& chunk) {

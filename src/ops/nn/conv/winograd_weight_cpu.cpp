@@ -220,11 +220,7 @@ class WeightWorker {
 
 void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
   const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
-  const auto on_threads = [&](const auto& part) {
-    device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-      part(WeightWorker(plan, args, chunk.index), chunk);
-    });
-  };
+  const auto on_threads = [&](const auto& part) { on_workers<WeightWorker>(plan, args, part); };
   if (plan.stores_images) {
     const std::int64_t images = plan.geometry.units.batch;
     on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
