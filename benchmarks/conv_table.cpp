@@ -4,6 +4,7 @@
 // counts.
 //
 //   onnxgrad_conv_table [seconds per kernel, default 0.2] [part of a layer's name]
+//                       [pass]
 
 #include <fmt/format.h>
 
@@ -195,6 +196,9 @@ int main(int argc, char** argv) {
   fmt::print("| layer | pass | kernel: time, GFLOP/s |\n| --- | --- | --- |\n");
   for (const Layer& layer : kLayers) {
     if (std::string_view(layer.name).find(wanted) == std::string_view::npos) continue;
-    for (const char* pass : kPasses) print_row(registry, layer, pass, budget_s);
+    for (const char* pass : kPasses) {
+      if (argc > 3 && std::string_view(pass) != argv[3]) continue;
+      print_row(registry, layer, pass, budget_s);
+    }
   }
 }

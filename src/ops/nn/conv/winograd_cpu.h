@@ -98,12 +98,15 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes);
 /// cache.
 inline std::int64_t plane_of(std::int64_t count) { return aligned_count<float>(count) + 16; }
 
-/// Calls part(worker, chunk) on the threads of the plan, with a worker on the data of each chunk.
+/// Calls part(worker, first, last) for ranges of [0, total) on the threads of the plan, with a
+/// worker on the scratch of each thread.
 template <class Worker, class Plan, class Part>
-void on_workers(const Plan& plan, KernelArgs args, const Part& part) {
-  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    part(Worker(plan, args, chunk.index), chunk);
-  });
+void on_workers(const Plan& plan, KernelArgs args, std::int64_t total, const Part& part) {
+  device::on_threads(plan.threads, device::chunks_of(plan.threads, total),
+                     [&](const device::Chunk& chunk) {
+                       part(Worker(plan, args, chunk.thread), chunk.first(total),
+                            chunk.last(total));
+                     });
 }
 
 /// Zeroes a copy of `elements` before the first visit_tiles: the pixel for positions outside the

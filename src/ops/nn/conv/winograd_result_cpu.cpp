@@ -270,31 +270,28 @@ class Worker {
 
 void run_result(const WinogradResultPlan& plan, KernelArgs args) {
   Worker(plan, args, 0).prepare_bias();
-  const auto on_threads = [&](const auto& part) { on_workers<Worker>(plan, args, part); };
+  const auto on_threads = [&](std::int64_t total, const auto& part) {
+    on_workers<Worker>(plan, args, total, part);
+  };
+  const auto panels = static_cast<std::int64_t>(plan.panels.size());
   if (plan.stores_images) {
-    const std::int64_t images = plan.geometry.units.batch;
-    on_threads([&](Worker worker, const device::Chunk& chunk) {
-      worker.prepare_images(chunk.first(images), chunk.last(images));
-    });
-    const std::int64_t parts = static_cast<std::int64_t>(plan.part_panels.size()) - 1;
-    const auto first = [&](std::int64_t part) {
-      return plan.part_panels[static_cast<std::size_t>(std::min(part, parts))];
-    };
-    on_threads([&](Worker worker, const device::Chunk& chunk) {
-      worker.run_panels(first(chunk.index), first(chunk.index + 1));
+    on_threads(plan.geometry.units.batch,
+               [](Worker worker, std::int64_t first, std::int64_t last) {
+                 worker.prepare_images(first, last);
+               });
+    on_threads(panels, [](Worker worker, std::int64_t first, std::int64_t last) {
+      worker.run_panels(first, last);
     });
     return;
   }
   if (!plan.packed.is_defined()) {
-    const auto panels = static_cast<std::int64_t>(plan.panels.size());
-    on_threads([&](Worker worker, const device::Chunk& chunk) {
-      const std::int64_t blocks = panels * worker.channel_blocks();
-      worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared_weights());
+    const std::int64_t blocks = panels * Worker(plan, args, 0).channel_blocks();
+    on_threads(blocks, [](Worker worker, std::int64_t first, std::int64_t last) {
+      worker.prepare_weights(first, last, worker.shared_weights());
     });
   }
-  const std::int64_t units = plan.geometry.units.count();
-  on_threads([&](Worker worker, const device::Chunk& chunk) {
-    worker.run_units(chunk.first(units), chunk.last(units));
+  on_threads(plan.geometry.units.count(), [](Worker worker, std::int64_t first, std::int64_t last) {
+    worker.run_units(first, last);
   });
 }
 

@@ -15,8 +15,9 @@ namespace {
 
 // Size of a unit's transformed tiles of x and y.
 constexpr std::int64_t kWeightUnitBytes = std::int64_t{900} * 1024;
-// Channels of x whose sums are transformed at once.
+// Channels of x whose sums are transformed at once, at most, and at least where threads share them.
 constexpr std::int64_t kRowBlock = 64;
+constexpr std::int64_t kLeastRowBlock = 16;
 constexpr double kWorthwhileWeight = 0.9;
 // Cycles per vector of transformed sums.
 constexpr double kSumCycles = 200;
@@ -29,9 +30,10 @@ struct WinogradWeightPlan {
   std::vector<ChannelPanel> panels;
   std::vector<std::int32_t> offsets;  ///< offset of each tile among x's
   bool stores_images = false;
-  std::int64_t tile_plane = 0;      ///< stride of x's tiles of a unit, or of all images
-  std::int64_t gradient_plane = 0;  ///< stride of y's tiles of a panel
-  std::int64_t sum_plane = 0;       ///< stride of the sums of all channels of x, or of a block
+  std::int64_t row_block = kRowBlock;  ///< channels of x in a block of the weights
+  std::int64_t tile_plane = 0;         ///< stride of x's tiles of a unit, or of all images
+  std::int64_t gradient_plane = 0;     ///< stride of y's tiles of a panel
+  std::int64_t sum_plane = 0;          ///< stride of the sums of all channels of x, or of a block
 
   /// Tiles of all images, in memory shared by all threads, or of a unit, in a thread's.
   ScratchArray<float> tiles = {}, gradients = {};
@@ -44,7 +46,7 @@ struct WinogradWeightPlan {
   std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
   std::int64_t widest() const { return panels.front().width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
-  std::int64_t row_blocks() const { return ceil_div(geometry.source.channels, kRowBlock); }
+  std::int64_t row_blocks() const { return ceil_div(geometry.source.channels, row_block); }
 };
 
 /// Work on the data of one chunk.
@@ -99,7 +101,7 @@ class WeightWorker {
   void write_sums(std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
-      const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
+      const std::int64_t c = i % plan_.row_blocks() * plan_.row_block;
       write_block(p, c, panel_sums(part_of(0), p) + c * panel(p).width);
     }
   }
@@ -108,7 +110,7 @@ class WeightWorker {
   void compute_blocks(std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
-      const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
+      const std::int64_t c = i % plan_.row_blocks() * plan_.row_block;
       float* sums = plan_.sums.in(own_);
       multiply(p, plan_.tiles.in(shared_), plan_.gradients.in(shared_), plan_.geometry.all_tiles(),
                c, rows_from(c), sums, /*adds=*/false);
@@ -134,7 +136,7 @@ class WeightWorker {
     return plan_.sums.in(part) + p * kPoints * plan_.sum_plane;
   }
   std::int64_t rows_from(std::int64_t c) const {
-    return std::min(kRowBlock, plan_.geometry.source.channels - c);
+    return std::min(plan_.row_block, plan_.geometry.source.channels - c);
   }
 
   void read_tiles(const TileRows& rows, std::int64_t first, float* tiles, float* gradients) {
@@ -220,30 +222,32 @@ class WeightWorker {
 
 void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
   const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
-  const auto on_threads = [&](const auto& part) { on_workers<WeightWorker>(plan, args, part); };
+  const auto on_threads = [&](std::int64_t total, const auto& part) {
+    on_workers<WeightWorker>(plan, args, total, part);
+  };
   if (plan.stores_images) {
-    const std::int64_t images = plan.geometry.units.batch;
-    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-      worker.prepare_images(chunk.first(images), chunk.last(images));
+    on_threads(plan.geometry.units.batch,
+               [](WeightWorker worker, std::int64_t first, std::int64_t last) {
+                 worker.prepare_images(first, last);
+               });
+    on_threads(blocks, [](WeightWorker worker, std::int64_t first, std::int64_t last) {
+      worker.compute_blocks(first, last);
     });
-    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-      worker.compute_blocks(chunk.first(blocks), chunk.last(blocks));
-    });
-  } else {
-    const std::int64_t units = plan.geometry.units.count();
-    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-      worker.add_units(chunk.first(units), chunk.last(units));
-    });
-    if (plan.threads > 1) {
-      const std::int64_t sums = plan.num_panels() * kPoints * plan.sum_plane;
-      on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-        worker.add_sums(chunk.first(sums), chunk.last(sums));
-      });
-    }
-    on_threads([&](WeightWorker worker, const device::Chunk& chunk) {
-      worker.write_sums(chunk.first(blocks), chunk.last(blocks));
-    });
+    return;
   }
+  const std::int64_t units = plan.geometry.units.count();
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    WeightWorker(plan, args, chunk.index).add_units(chunk.first(units), chunk.last(units));
+  });
+  if (plan.threads > 1) {
+    on_threads(plan.num_panels() * kPoints * plan.sum_plane,
+               [](WeightWorker worker, std::int64_t first, std::int64_t last) {
+                 worker.add_sums(first, last);
+               });
+  }
+  on_threads(blocks, [](WeightWorker worker, std::int64_t first, std::int64_t last) {
+    worker.write_sums(first, last);
+  });
 }
 
 void place_scratch(WinogradWeightPlan& plan) {
@@ -256,7 +260,7 @@ void place_scratch(WinogradWeightPlan& plan) {
   plan.tile_plane = plane_of(tiles * x.padded);
   plan.gradient_plane = plane_of(tiles * width);
   plan.sum_plane =
-      plane_of((plan.stores_images ? std::min(kRowBlock, x.channels) : x.channels) * width);
+      plane_of((plan.stores_images ? std::min(plan.row_block, x.channels) : x.channels) * width);
   const std::int64_t sums = kPoints * plan.sum_plane * (plan.stores_images ? 1 : plan.num_panels());
   ScratchLayout all, own;
   plan.x_copy_elements = (geometry.source_pixels(rows) + 1) * x.padded;
@@ -267,7 +271,7 @@ void place_scratch(WinogradWeightPlan& plan) {
   plan.tiles = of_tiles.reserve<float>(kPoints * plan.tile_plane);
   plan.gradients = of_tiles.reserve<float>(kPoints * plan.gradient_plane * plan.num_panels());
   plan.sums = own.reserve<float>(sums);
-  plan.spare = own.reserve<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
+  plan.spare = own.reserve<float>(plan.taps() * std::min(plan.row_block, x.channels) * width);
   if (plan.task.update != nullptr) plan.consumed = own.reserve<float>(kConsumedColumns * width);
   plan.thread_scratch = all.reserve_blocks(plan.threads, own);
   plan.scratch_bytes = all.size_bytes();
@@ -309,6 +313,10 @@ KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& 
   plan->panels = split_panels(y.padded / target.lanes, best.vectors, target.lanes);
   plan->stores_images =
       geometry->all_tiles() * (x.padded + y.padded) < x.padded * y.padded * request.threads;
+  while (plan->threads > 1 && plan->row_block > kLeastRowBlock &&
+         plan->num_panels() * plan->row_blocks() < device::kChunksPerThread * plan->threads) {
+    plan->row_block /= 2;
+  }
   const std::int64_t most =
       kWeightUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints / (x.padded + y.padded);
   plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);
