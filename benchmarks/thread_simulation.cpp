@@ -35,12 +35,12 @@ double ns_between(Clock::time_point begin, Clock::time_point end) {
 
 /// A call of a kernel in a step: the least times of many steps, in nanoseconds.
 struct Call {
-  double before = 1e18;               ///< since the end of the call before
+  double before = 1e18;  ///< since the end of the call before
   std::vector<double> chunks = {};
   std::int64_t threads = 1;
 };
-std::vector<Call> calls;           ///< of a step, in order; empty while they are counted
-std::int64_t done = 0;             ///< calls since reset()
+std::vector<Call> calls;  ///< of a step, in order; empty while they are counted
+std::int64_t done = 0;    ///< calls since reset()
 Clock::time_point last_end;
 bool is_in_part = false;
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ops/kernel_support.h"
+#include "ops/nn/conv/conv_source_cpu.h"
 #include "ops/nn/conv/conv_task_cpu.h"
-#include "ops/nn/conv/direct_source_cpu.h"
 
 // Convolutions of bfloat16 images as AMX matrix products (device/cpu/tap_gemms.h). Images are
 // copied with zeros after each row and each plane: the neighbour of a position is then at a fixed

@@ -56,8 +56,7 @@ struct Bf16ResultPlan {
   Copies copies;
   bool is_dense = false;  ///< sums of an image are its result, position by position
   bool result_is_f16 = false, residual_is_f16 = false;
-  std::int64_t images = 1;  ///< per unit
-  std::int64_t parts = 1;   ///< ranges of channels, each in separate units
+  ConvUnits units;  ///< blocks: of channels
   std::int64_t weight_row = 0;
   std::int64_t sums_row = 0;
   ScratchArray<std::uint16_t> weights = {};
@@ -68,7 +67,6 @@ struct Bf16ResultPlan {
   std::int64_t scratch_bytes = 0;
 
   std::int64_t result_size() const { return result[0] * result[1] * result[2]; }
-  std::int64_t units() const { return ceil_div(batch, images) * parts; }
   std::int64_t copy_elements() const { return padded_channels / 2 * copies.channel(); }
 };
 
@@ -132,14 +130,13 @@ class Worker {
   void run(std::int64_t first, std::int64_t last) {
     std::fill_n(copy_, plan_.copy_elements(), 0U);
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t image = unit / plan_.parts * plan_.images;
-      const std::int64_t part = unit % plan_.parts;
-      const std::int64_t images = std::min(plan_.images, plan_.batch - image);
-      if (part == 0 || unit == first) copy_images(image, images);
+      const auto [part, image, images, group, block] = plan_.units.at(unit);
+      if (block == 0 || unit == first) copy_images(image, images);
+      const device::Chunk rows{.index = block, .count = plan_.units.blocks};
       const std::int64_t blocks = ceil_div(plan_.result_channels, kTapRows);
-      const std::int64_t end = blocks * (part + 1) / plan_.parts * kTapRows;
-      for (std::int64_t c = blocks * part / plan_.parts * kTapRows;
-           c < std::min(end, plan_.result_channels); c += kTapRows) {
+      const std::int64_t end = rows.last(blocks) * kTapRows;
+      for (std::int64_t c = rows.first(blocks) * kTapRows; c < std::min(end, plan_.result_channels);
+           c += kTapRows) {
         run_channels(image, images, c, std::min(kTapRows, plan_.result_channels - c));
       }
     }
@@ -208,7 +205,7 @@ class Worker {
       for (std::int64_t c = 0; c < channels; ++c) {
         for (std::int64_t i = 0; i < images; ++i) {
           collect(phase, sums_ + c * plan_.sums_row + i * plan_.copies.plane(),
-                  values_ + (c * plan_.images + i) * plan_.result_size());
+                  values_ + (c * plan_.units.images + i) * plan_.result_size());
         }
       }
     }
@@ -224,7 +221,7 @@ class Worker {
     float* sums = sums_ + c * plan_.sums_row + image * plan_.copies.plane();
     if (plan_.is_dense) return sums;
     if (plan_.phases.size() > 1) {
-      return values_ + (c * plan_.images + image) * plan_.result_size();
+      return values_ + (c * plan_.units.images + image) * plan_.result_size();
     }
     collect(plan_.phases.front(), sums, values_);
     return values_;
@@ -290,7 +287,8 @@ void run(const Bf16ResultPlan& plan, KernelArgs args) {
     Worker(plan, args, chunk.thread).pack(chunk);
   });
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    Worker(plan, args, chunk.thread).run(chunk.first(plan.units()), chunk.last(plan.units()));
+    Worker(plan, args, chunk.thread)
+        .run(chunk.first(plan.units.count()), chunk.last(plan.units.count()));
   });
 }
 
@@ -343,7 +341,7 @@ void place_scratch(Bf16ResultPlan& plan) {
   plan.copy = own.reserve<std::uint32_t>(plan.copy_elements());
   plan.sums = own.reserve<float>(kTapRows * plan.sums_row);
   const bool keeps_planes = plan.phases.size() > 1;
-  const std::int64_t planes = keeps_planes ? kTapRows * plan.images : 1;
+  const std::int64_t planes = keeps_planes ? kTapRows * plan.units.images : 1;
   plan.values = own.reserve<float>(plan.is_dense ? 0 : planes * plan.result_size() + kSlack);
   const std::int64_t padded = round_up(plan.result_channels, kTapColumns);
   std::int64_t packing = 2 * plan.kernel_size * std::max(plan.padded_channels, padded) * 4;
@@ -386,17 +384,18 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   if (of_image > kLargestPadding * (plan->source_size + plan->result_size()) + kPaddingAllowance) {
     return KernelOffer::decline("mostly padding");
   }
-  plan->images = std::clamp<std::int64_t>(kUnitBytes / (2 * plan->padded_channels * of_image), 1,
+  ConvUnits& units = plan->units;
+  units.batch = plan->batch;
+  units.images = std::clamp<std::int64_t>(kUnitBytes / (2 * plan->padded_channels * of_image), 1,
                                           std::max<std::int64_t>(plan->batch / plan->threads, 1));
-  plan->images = even_part_of(plan->batch, plan->images, plan->threads);
-  const std::int64_t image_units = ceil_div(plan->batch, plan->images);
-  if (image_units < plan->threads) {
-    plan->parts = std::min<std::int64_t>(plan->threads, ceil_div(plan->result_channels, kTapRows));
+  units.images = even_part_of(plan->batch, units.images, plan->threads);
+  if (units.image_units() < plan->threads) {
+    units.blocks = std::min<std::int64_t>(plan->threads, ceil_div(plan->result_channels, kTapRows));
   }
-  plan->copies.set_images(plan->images);
+  plan->copies.set_images(plan->units.images);
   std::int64_t span = 0;
   for (const Phase& phase : plan->phases) {
-    span = std::max(span, plan->copies.span(phase.counts(), plan->images));
+    span = std::max(span, plan->copies.span(phase.counts(), plan->units.images));
   }
   plan->sums_row = round_up(span, kTapColumns) + kTapColumns;
   plan->weight_row = plan->kernel_size * plan->padded_channels + kTapNumbers;
@@ -408,7 +407,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   set_offsets(shape, *plan);
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
-  const std::int64_t images = plan->images;
+  const std::int64_t images = plan->units.images;
   return offer_of(kKernel<run>, std::move(plan), shape, images, scratch);
 }
 

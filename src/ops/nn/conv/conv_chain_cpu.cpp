@@ -12,7 +12,7 @@
 #include "opdef/registry.h"
 #include "ops/candidate_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/conv/direct_plan_cpu.h"
+#include "ops/nn/conv/conv_units_cpu.h"
 
 // Consecutive convolutions on a few images at a time: a result is still in the cache when the next
 // convolution reads it, and needs no memory of its own. Each uses the best kernel for that number
@@ -47,20 +47,18 @@ struct ChainPlan {
   std::vector<Link> links;
   int threads = 1;
   bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
-  std::int64_t batch = 0, unit_images = 0;
+  ConvUnits units;
   std::int64_t x_elements = 0;  ///< per image
   ScratchBlocks thread_scratch = {};
   ScratchArray<std::byte> kernel_scratch = {};
-
-  std::int64_t units() const { return ceil_div(batch, unit_images); }
 };
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
 
 void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::byte* own,
               const Launch& launch) {
-  const std::int64_t image = unit * plan.unit_images;
-  const std::size_t is_last = image + plan.unit_images > plan.batch ? 1 : 0;
+  const auto [part_index, image, images, group, block] = plan.units.at(unit);
+  const std::size_t is_last = images < plan.units.images ? 1 : 0;
   std::byte* x = part(args[0], image * plan.x_elements);
   KernelArgs operands = args.from(1);
   for (const Link& link : plan.links) {
@@ -81,13 +79,14 @@ void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::by
 void run(const ChainPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
   if (plan.is_shared) {
-    for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
+    for (std::int64_t u = 0; u < plan.units.count(); ++u) run_unit(plan, u, args, scratch, launch);
     return;
   }
-  const std::int64_t chunks = device::chunks_of(plan.threads, plan.units());
+  const std::int64_t chunks = device::chunks_of(plan.threads, plan.units.count());
   device::on_threads(plan.threads, chunks, [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    for (std::int64_t u = chunk.first(plan.units()); u < chunk.last(plan.units()); ++u) {
+    for (std::int64_t u = chunk.first(plan.units.count()); u < chunk.last(plan.units.count());
+         ++u) {
       run_unit(plan, u, args, own, launch);
     }
   });
@@ -158,12 +157,12 @@ void split_work(const std::vector<LinkRequest>& links, ChainPlan& plan) {
     largest = std::max(largest, image_elements(link.inputs[kX]) + image_elements(link.output));
   }
   const std::int64_t most = kUnitBytes / kFloat / largest;
-  plan.unit_images =
-      images_of_unit(plan.batch, std::min(most, plan.batch / plan.threads), plan.threads);
-  const std::int64_t rounds = ceil_div(plan.units(), plan.threads);
-  plan.is_shared = kLongestWait * static_cast<double>(plan.batch) <
-                   static_cast<double>(rounds * plan.threads * plan.unit_images);
-  if (plan.is_shared) plan.unit_images = images_of_unit(plan.batch, most * plan.threads, 1);
+  plan.units.images = images_of_unit(plan.units.batch,
+                                     std::min(most, plan.units.batch / plan.threads), plan.threads);
+  const std::int64_t rounds = ceil_div(plan.units.count(), plan.threads);
+  plan.is_shared = kLongestWait * static_cast<double>(plan.units.batch) <
+                   static_cast<double>(rounds * plan.threads * plan.units.images);
+  if (plan.is_shared) plan.units.images = images_of_unit(plan.units.batch, most * plan.threads, 1);
 }
 
 KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, const ChainPlan& plan,
@@ -222,20 +221,21 @@ KernelOffer offer_chain(const KernelRequest& request) {
   }
   auto plan = std::make_shared<ChainPlan>();
   plan->threads = request.threads;
-  plan->batch = request.inputs[0].dims[0];
+  plan->units.batch = request.inputs[0].dims[0];
   plan->x_elements = image_elements(request.inputs[0]);
   split_work(links, *plan);
   opdef::PreparedKernel kernel;
   ScratchLayout own;
   std::int64_t kernel_bytes = 0;
-  const std::int64_t last_images = plan->batch - (plan->units() - 1) * plan->unit_images;
+  const std::int64_t last_images =
+      plan->units.batch - (plan->units.count() - 1) * plan->units.images;
   for (const LinkRequest& request_of : links) {
     Link& link = plan->links.emplace_back();
     link.y_elements = image_elements(request_of.output);
     for (const bool is_last : {false, true}) {
-      if (is_last && last_images == plan->unit_images) continue;
+      if (is_last && last_images == plan->units.images) continue;
       KernelOffer offer =
-          link_offer(request, request_of, *plan, is_last ? last_images : plan->unit_images);
+          link_offer(request, request_of, *plan, is_last ? last_images : plan->units.images);
       if (offer.kernel.fn == nullptr) return offer;
       kernel_bytes = std::max(kernel_bytes, offer.kernel.scratch_bytes);
       kernel.kept_bytes += offer.kernel.kept_bytes;
@@ -246,14 +246,14 @@ KernelOffer offer_chain(const KernelRequest& request) {
     }
     kernel.flops += request_of.shape.flops();
     if (&request_of != &links.back()) {
-      link.y = own.reserve<float>(plan->unit_images * link.y_elements);
+      link.y = own.reserve<float>(plan->units.images * link.y_elements);
     }
   }
   plan->kernel_scratch = own.reserve<std::byte>(kernel_bytes);
   ScratchLayout all;
   plan->thread_scratch = all.reserve_blocks(plan->is_shared ? 1 : plan->threads, own);
   kernel.fn = kKernel<run>;
-  kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
+  kernel.label = fmt::format("{} images at a time: {}", plan->units.images, kernel.label);
   kernel.scratch_bytes = all.size_bytes();
   kernel.data = std::move(plan);
   return {.kernel = std::move(kernel), .declined = {}};

@@ -11,7 +11,7 @@
 
 // Convolutions on the CPU. A pass of a node (forward, gradient of its input, gradient of its
 // weights) is a ConvTask, for which conv_cpu.cpp asks the kernels below in this order; the first
-// that does not decline computes it. All cut their work into units of images by channels or rows,
+// that does not decline computes it. All cut their work into units (ConvUnits, conv_units_cpu.h),
 // which the chunks of device/cpu/threads.h share, and lay out their scratch by
 // device/cpu/scratch_layout.h: arrays of all threads, then a block for each.
 //
@@ -73,6 +73,26 @@ void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>&
 template <class T>
 void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::int64_t first,
                     std::int64_t last);
+
+/// Offers forward and backward data, float32 and float64.
+KernelOffer offer_conv_result(const KernelRequest& request, const ConvTask& task);
+/// Offers backward weight.
+KernelOffer offer_conv_weight(const KernelRequest& request, const ConvTask& task);
+/// Offers all three computations of depthwise convolutions, float32 and float64.
+KernelOffer offer_depthwise(const KernelRequest& request, const ConvTask& task);
+/// Offers forward and, without strides, backward data of 3 x 3 and 5 x 5 depthwise convolutions,
+/// with vectors along rows.
+KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task);
+
+/// Offers the best of the kernels above and Winograd's, for float32.
+KernelOffer offer_conv_float(const KernelRequest& request, const ConvTask& task);
+/// Offers kernels for f16/bf16 images, which are converted to float32 a few at a time.
+KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task);
+/// Offers kernels that multiply two bfloat16 operands directly; needs AMX.
+KernelOffer offer_conv_bf16(const KernelRequest& request, const ConvTask& task);
+/// Offers Winograd's algorithm for float32 where it is estimated to be faster.
+KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task);
+KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

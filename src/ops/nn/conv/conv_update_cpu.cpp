@@ -6,7 +6,7 @@
 
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/conv/direct_plan_cpu.h"
+#include "ops/nn/conv/conv_units_cpu.h"
 #include "ops/nn/conv/winograd_cpu.h"
 
 // onnxgrad.fused.ConvWeightUpdate and ConvDescent: the kernels of ConvWeightGrad, which pass each

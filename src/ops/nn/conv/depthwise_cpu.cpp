@@ -7,8 +7,9 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
+#include "ops/nn/conv/conv_source_cpu.h"
+#include "ops/nn/conv/conv_units_cpu.h"
 #include "ops/nn/conv/depthwise_tiles_simd.h"
-#include "ops/nn/conv/direct_plan_cpu.h"
 
 // Depthwise convolutions: every channel is a separate group. A vector of channels is computed at
 // once: their planes are transposed to pixels of that many channels, padded by zeros, in bands that
@@ -19,7 +20,6 @@ namespace {
 
 // Size of the source and result pixels of a band.
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
-constexpr std::int64_t kMostPhases = 64;
 
 /// Results that share their taps; see AxisPhase. Places are element offsets, for a full band.
 struct Phase {
@@ -161,12 +161,10 @@ class Results {
         result_(plan, plan.result, array<T>(plan.result_pixels, own)),
         result_pixels_(array<T>(plan.result_pixels, own)) {}
 
-  /// Computes units [first, last): vectors of channels, images and bands, the last one fastest.
-  void run(std::int64_t first, std::int64_t last) {
+  /// Computes units [first, last), whose parts are vectors of channels and whose blocks are bands.
+  void run(const ConvUnits& units, std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t band = unit % plan_.bands;
-      const std::int64_t image = unit / plan_.bands % plan_.batch;
-      const std::int64_t block = unit / plan_.bands / plan_.batch;
+      const auto [block, image, images, group, band] = units.at(unit);
       const std::int64_t channel = block * plan_.lanes;
       const std::int64_t channels = plan_.width(block);
       if (unit == first || (band == 0 && image == 0)) pack(channel, channels);
@@ -294,10 +292,11 @@ void run(const DepthwisePlan& plan, KernelArgs args) {
     return plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
   };
   if (!plan.is_sum()) {
-    const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
+    const ConvUnits units{.batch = plan.batch, .blocks = plan.bands, .parts = plan.blocks()};
+    const std::int64_t count = units.count();
     device::on_threads(
-        plan.threads, device::chunks_of(plan.threads, units), [&](const device::Chunk& chunk) {
-          Results<T>(plan, args, own(chunk)).run(chunk.first(units), chunk.last(units));
+        plan.threads, device::chunks_of(plan.threads, count), [&](const device::Chunk& chunk) {
+          Results<T>(plan, args, own(chunk)).run(units, chunk.first(count), chunk.last(count));
         });
     return;
   }
@@ -311,33 +310,11 @@ void run(const DepthwisePlan& plan, KernelArgs args) {
   });
 }
 
-using Axes = std::array<AxisPhase, 3>;
-
-/// Returns the phases of the results; empty if there are too many.
-std::vector<Axes> phases_of(const ConvTask& task) {
-  std::array<std::vector<AxisPhase>, 3> axes;
-  std::int64_t count = 1;
-  for (std::size_t i = 0; i < 3; ++i) {
-    const WindowAxis& axis = task.shape.axes[i];
-    const bool backward = task.pass == ConvTask::Pass::kBackwardData;
-    if (backward) count *= std::min({axis.stride, axis.input, kMostPhases + 1});
-    if (count > kMostPhases) return {};
-    axes[i] = backward ? backward_phases(axis) : std::vector{forward_phase(axis)};
-  }
-  std::vector<Axes> phases;
-  for (const AxisPhase& d : axes[0]) {
-    for (const AxisPhase& h : axes[1]) {
-      for (const AxisPhase& w : axes[2]) phases.push_back({d, h, w});
-    }
-  }
-  return phases;
-}
-
 /// Sets the positions that a band of `block` positions reads and writes.
-void set_extents(DepthwisePlan& plan, const std::vector<Axes>& phases, std::int64_t block) {
+void set_extents(DepthwisePlan& plan, const std::vector<AxisPhases>& phases, std::int64_t block) {
   const std::size_t axis = plan.axis;
   std::array<SourceAxis, 3> covered;
-  for (const Axes& axes : phases) {
+  for (const AxisPhases& axes : phases) {
     for (std::size_t i = 0; i < 3; ++i) {
       AxisPhase phase = axes[i];
       if (i == axis) phase.count = block;
@@ -358,13 +335,13 @@ void set_extents(DepthwisePlan& plan, const std::vector<Axes>& phases, std::int6
   plan.result.band_step = along.step * block;
 }
 
-void set_tables(DepthwisePlan& plan, const std::vector<Axes>& phases) {
+void set_tables(DepthwisePlan& plan, const std::vector<AxisPhases>& phases) {
   const auto place = [&](const Extent& extent, std::int64_t d, std::int64_t h, std::int64_t w) {
     return static_cast<std::int32_t>(((d * extent.count[1] + h) * extent.count[2] + w) *
                                      plan.lanes);
   };
   const auto& kernel = plan.task.shape.axes;
-  for (const Axes& axes : phases) {
+  for (const AxisPhases& axes : phases) {
     Phase phase;
     for (const AxisTap& d : axes[0].taps) {
       for (const AxisTap& h : axes[1].taps) {
@@ -401,7 +378,7 @@ std::shared_ptr<DepthwisePlan> make_plan(const ConvTask& task, int threads, std:
                                          std::int64_t element_bytes) {
   auto plan = std::make_shared<DepthwisePlan>();
   const ConvShape& shape = task.shape;
-  const std::vector<Axes> phases = phases_of(task);
+  const std::vector<AxisPhases> phases = phases_of(task);
   if (phases.empty()) return nullptr;
   plan->task = task;
   plan->threads = threads;

@@ -3,8 +3,8 @@
 
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
+#include "ops/nn/conv/conv_units_cpu.h"
 #include "ops/nn/conv/depthwise_rows_simd.h"
-#include "ops/nn/conv/direct_plan_cpu.h"
 
 // Depthwise convolutions plane by plane (depthwise_rows_simd.h): y from x with strides 1 and 2, and
 // x from y without strides.

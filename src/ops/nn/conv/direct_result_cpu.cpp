@@ -8,7 +8,7 @@
 #include "ops/nn/conv/direct_plan_cpu.h"
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
-// through tables of offsets (direct_source_cpu.h). Weights are packed once per call, or once per
+// through tables of offsets (conv_source_cpu.h). Weights are packed once per call, or once per
 // plan if they are constant, one panel of channels after another; then the threads compute units of
 // work, each several images, a part of one, or a part of the channels. The order of a sum over k
 // does not depend on the number of threads.
@@ -130,23 +130,18 @@ class Unit {
         bias_(plan.bias.in(packed)),
         copy_(plan.copy.in(own)),
         sums_(plan.sums.in(own)) {
-    for (std::int64_t i = 0; i < plan.images; ++i) {
+    for (std::int64_t i = 0; i < plan.units.images; ++i) {
       plan.source.clear(plan.source_channels, image_copy(i));
     }
   }
 
-  /// Computes units [first, last): parts, images, groups and blocks, the last one fastest.
+  /// Computes units [first, last).
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t part = unit / plan_.part_units();
-      const std::int64_t whole = unit % plan_.part_units() / plan_.blocks;
-      std::tie(first_panel_, last_panel_) = plan_.panels_of(part);
-      block_ = unit % plan_.part_units() % plan_.blocks;
-      group_ = whole % plan_.groups;
-      image_ = whole / plan_.groups * plan_.images;
-      images_ = std::min(plan_.images, plan_.batch - image_);
-      if (unit == first || block_ == 0) read_images();
-      const std::int64_t before = block_ * plan_.block * plan_.block_step;
+      unit_ = plan_.units.at(unit);
+      std::tie(first_panel_, last_panel_) = plan_.panels_of(unit_.part);
+      if (unit == first || unit_.block == 0) read_images();
+      const std::int64_t before = unit_.block * plan_.block * plan_.block_step;
       first_result_ = before * (plan_.result_size / plan_.result[plan_.block_axis]);
       for (const ResultPhase& phase : plan_.phases) run_phase(phase);
       if (!plan_.in_planes) write_results();
@@ -155,11 +150,12 @@ class Unit {
 
  private:
   const T* tensor_image(std::int64_t i) const {
-    return from_ +
-           ((image_ + i) * plan_.groups + group_) * plan_.source_channels * plan_.source_size;
+    return from_ + ((unit_.image + i) * plan_.groups + unit_.group) * plan_.source_channels *
+                       plan_.source_size;
   }
   T* result_image(std::int64_t i) const {
-    return to_ + ((image_ + i) * plan_.groups + group_) * plan_.result_channels * plan_.result_size;
+    return to_ + ((unit_.image + i) * plan_.groups + unit_.group) * plan_.result_channels *
+                     plan_.result_size;
   }
   T* image_copy(std::int64_t i) const {
     return copy_ + i * plan_.source.copy_elements(plan_.source_channels);
@@ -187,7 +183,7 @@ class Unit {
 
   void read_images() {
     if (!plan_.source.copies()) return;
-    for (std::int64_t i = 0; i < images_; ++i) {
+    for (std::int64_t i = 0; i < unit_.images; ++i) {
       plan_.source.copy(plan_.task.isa, tensor_image(i), plan_.source_channels, image_copy(i));
     }
   }
@@ -195,17 +191,18 @@ class Unit {
   void run_phase(const ResultPhase& phase) {
     Range range;
     for (std::size_t i = 0; i < 3; ++i) range.end[i] = phase.axes[i].count;
-    range.begin[plan_.block_axis] = block_ * plan_.block;
-    range.end[plan_.block_axis] = std::min(range.end[plan_.block_axis], (block_ + 1) * plan_.block);
+    range.begin[plan_.block_axis] = unit_.block * plan_.block;
+    range.end[plan_.block_axis] =
+        std::min(range.end[plan_.block_axis], (unit_.block + 1) * plan_.block);
     for (std::size_t i = 0; i < 3; ++i) {
       if (range.count(i) <= 0) return;
     }
     for (std::int64_t p = first_panel_; p < last_panel_; ++p) {
       const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
-      const T* weights = weights_ + group_ * plan_.group_weights() +
+      const T* weights = weights_ + unit_.group * plan_.group_weights() +
                          panel.first * plan_.panel_steps + phase.weights * panel.width;
       if (plan_.in_planes) {
-        for (std::int64_t i = 0; i < images_; ++i) run_planes(phase, range, panel, weights, i);
+        for (std::int64_t i = 0; i < unit_.images; ++i) run_planes(phase, range, panel, weights, i);
         continue;
       }
       const std::int64_t steps = phase.steps();
@@ -214,7 +211,7 @@ class Unit {
       std::int64_t k = 0;
       do {  // also without taps: the result is the bias
         const std::int64_t count = std::min(largest, steps - k);
-        for (std::int64_t i = 0; i < images_; ++i) {
+        for (std::int64_t i = 0; i < unit_.images; ++i) {
           run_tiles(phase, range, panel, weights + k * panel.width, k, count, i);
         }
         k += count;
@@ -255,7 +252,7 @@ class Unit {
         }
         tile.a = source_image(image) + source_index(phase, q);
         tile.c = image_sums(image) + (result_index(phase, q) - first_result_) * width + panel.first;
-        tile.start = first > 0 ? tile.c : bias_ + group_ * plan_.padded_channels + panel.first;
+        tile.start = first > 0 ? tile.c : bias_ + unit_.group * plan_.padded_channels + panel.first;
         functions[size - 1](tile);
         q[2] += is_row(range) ? size * tile.blocks : size;
       }
@@ -273,7 +270,7 @@ class Unit {
     device::PlaneTile<T> tile{.a = weights,
                               .offsets = phase.offsets.data(),
                               .c_row = plan_.result_size,
-                              .start = bias_ + group_ * plan_.padded_channels + panel.first,
+                              .start = bias_ + unit_.group * plan_.padded_channels + panel.first,
                               .steps = phase.steps(),
                               .blocks = range.count(1),
                               .b_block = height.source_step * plan_.source.stride(1),
@@ -314,7 +311,7 @@ class Unit {
     const std::int64_t channels =
         std::min(last.first + last.width, plan_.result_channels) - first.first;
     const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
-    for (std::int64_t i = 0; i < images_; ++i) {
+    for (std::int64_t i = 0; i < unit_.images; ++i) {
       T* results = result_image(i) + first.first * plan_.result_size + first_result_;
       device::gemm_target<T>(plan_.task.isa)
           .transpose(image_sums(i) + first.first, plan_.padded_channels, results, plan_.result_size,
@@ -332,7 +329,8 @@ class Unit {
   const T* bias_;
   T* copy_;
   T* sums_;
-  std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0, first_result_ = 0;
+  ConvUnits::Unit unit_;
+  std::int64_t first_result_ = 0;
   std::int64_t first_panel_ = 0, last_panel_ = 0;
 };
 
@@ -342,7 +340,7 @@ void run_result(const ResultPlan<T>& plan, KernelArgs args) {
   const bool is_packed = plan.packed.is_defined();
   const std::byte* packed = is_packed ? plan.packed.raw() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
-  const std::int64_t units = plan.part_units() * plan.parts;
+  const std::int64_t units = plan.units.count();
   const auto own = [&](const device::Chunk& chunk) {
     return plan.thread_scratch.in(scratch, chunk.thread);
   };

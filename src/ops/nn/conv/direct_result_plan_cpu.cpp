@@ -14,22 +14,11 @@ constexpr std::int64_t kSharedResults = 256;
 // Largest ratio of all multiplications of a unit to those inside the image, not the padding.
 constexpr double kLargestWaste = 16;
 constexpr double kWasteAllowance = 1 << 20;
-// Maximum number of phases; with larger strides most results have no tap.
-constexpr std::int64_t kMostPhases = 64;
 // Cycles per result for storing as [position, channel] and transposing.
 constexpr double kTransposed = 0.6;
 // Cycles per source position for sorting columns, and the largest stride for which they are sorted.
 constexpr double kSorted = 1.5;
 constexpr std::int64_t kMostColumnSteps = 4;
-
-bool has_few_phases(const ConvTask& task) {
-  if (task.pass == ConvTask::Pass::kForward) return true;
-  std::int64_t phases = 1;
-  for (const WindowAxis& axis : task.shape.axes) {
-    phases *= std::min({axis.stride, axis.input, kMostPhases + 1});
-  }
-  return phases <= kMostPhases;
-}
 
 // Returns true if nearly all multiplications would be with padding: a window much larger than the
 // image.
@@ -49,30 +38,16 @@ bool is_mostly_padding(const ConvTask& task) {
   return done > kLargestWaste * (needed + kWasteAllowance);
 }
 
-std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
-  std::array<std::vector<AxisPhase>, 3> axes;
-  for (std::size_t i = 0; i < 3; ++i) {
-    const WindowAxis& axis = task.shape.axes[i];
-    axes[i] = task.pass == ConvTask::Pass::kForward ? std::vector{forward_phase(axis)}
-                                                    : backward_phases(axis);
-  }
-  std::vector<std::array<AxisPhase, 3>> phases;
-  for (const AxisPhase& d : axes[0]) {
-    for (const AxisPhase& h : axes[1]) {
-      for (const AxisPhase& w : axes[2]) phases.push_back({d, h, w});
-    }
-  }
-  return phases;
-}
-
 /// Fills phases, sizes and the source positions that are read.
 template <class T>
-std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
+std::array<SourceAxis, 3> describe(const ConvTask& task, const std::vector<AxisPhases>& phases,
+                                   ResultPlan<T>& plan) {
   const ConvShape& shape = task.shape;
   const bool forward = task.pass == ConvTask::Pass::kForward;
   plan.task = task;
   plan.batch = shape.batch;
   plan.groups = shape.groups;
+  plan.units = {.batch = shape.batch, .groups = shape.groups};
   plan.source_channels = forward ? shape.in_channels : shape.out_channels;
   plan.result_channels = forward ? shape.out_channels : shape.in_channels;
   plan.source_size = forward ? shape.input_size() : shape.output_size();
@@ -83,7 +58,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
     source[i].size = forward ? shape.axes[i].input : shape.axes[i].output;
     plan.result[i] = forward ? shape.axes[i].output : shape.axes[i].input;
   }
-  for (const auto& axes : all_phases(task)) {
+  for (const AxisPhases& axes : phases) {
     for (std::size_t i = 0; i < 3; ++i) source[i].cover(axes[i]);
     plan.phases.push_back({.axes = axes});
   }
@@ -188,9 +163,9 @@ void split_channels(ResultPlan<T>& plan) {
                                             plan.result_channels * plan.result_size);
   const std::int64_t copies = plan.source.copies() ? 1 : plan.threads;
   if (weights * copies > pixels && plan.groups < plan.threads) {
-    plan.parts = std::min<std::int64_t>(plan.threads, total);
+    plan.units.parts = std::min<std::int64_t>(plan.threads, total);
   }
-  plan.panels = split_panels(total, most, lanes, plan.parts, &plan.part_panels);
+  plan.panels = split_panels(total, most, lanes, plan.units.parts, &plan.part_panels);
   plan.padded_channels = total * lanes;
 }
 
@@ -209,7 +184,7 @@ void split_work(ResultPlan<T>& plan) {
     const std::int64_t one = plan.block_step * inner * plan.padded_channels * bytes;
     plan.block = std::clamp<std::int64_t>(kSumBytes / one, 1, plan.block);
   }
-  const std::int64_t whole_units = plan.batch * plan.groups * plan.parts;
+  const std::int64_t whole_units = plan.batch * plan.groups * plan.units.parts;
   if (whole_units < plan.threads) {
     const std::int64_t wanted = ceil_div(plan.threads, whole_units);
     plan.block = std::min(plan.block, ceil_div(axis.count, wanted));
@@ -218,14 +193,15 @@ void split_work(ResultPlan<T>& plan) {
     const std::int64_t lanes = plan.target->lanes;
     plan.block = round_up(plan.block, lanes);
   }
-  plan.blocks = ceil_div(axis.count, plan.block);
+  plan.units.blocks = ceil_div(axis.count, plan.block);
   plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
-  if (plan.in_planes || plan.blocks > 1) return;
+  if (plan.in_planes || plan.units.blocks > 1) return;
   const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;
-  plan.images = std::min({kSharedResults / plan.result_size, plan.batch * plan.parts / plan.threads,
-                          kCopyBytes / std::max<std::int64_t>(copy, 1)});
-  plan.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.images, 1),
-                             plan.parts == plan.threads ? 1 : plan.threads);
+  plan.units.images =
+      std::min({kSharedResults / plan.result_size, plan.batch * plan.units.parts / plan.threads,
+                kCopyBytes / std::max<std::int64_t>(copy, 1)});
+  plan.units.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.units.images, 1),
+                                   plan.units.parts == plan.threads ? 1 : plan.threads);
 }
 
 }  // namespace
@@ -235,9 +211,9 @@ void place_result_scratch(ResultPlan<T>& plan) {
   std::int64_t widest = 0;
   for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
   const std::int64_t sums =
-      plan.in_planes ? 0 : plan.images * plan.block_results * plan.padded_channels;
+      plan.in_planes ? 0 : plan.units.images * plan.block_results * plan.padded_channels;
   ScratchLayout own;
-  plan.copy = own.reserve<T>(plan.images * plan.source.copy_elements(plan.source_channels));
+  plan.copy = own.reserve<T>(plan.units.images * plan.source.copy_elements(plan.source_channels));
   plan.sums = own.reserve<T>(sums);
   plan.spare = own.reserve<T>(plan.kernel_size * widest);
   ScratchLayout packed;
@@ -262,44 +238,15 @@ ConvTask in_one_row(ConvTask task) {
   return task;
 }
 
-std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts) {
-  return ceil_div(total, round_up(ceil_div(total, largest), parts));
-}
-
-std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, std::int64_t unit,
-                                       std::int64_t parts, std::vector<std::int64_t>* firsts) {
-  std::vector<ChannelPanel> panels;
-  std::vector<std::int64_t> of_parts;
-  std::int64_t first = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    of_parts.push_back(static_cast<std::int64_t>(panels.size()));
-    const EvenSplit split = split_evenly(total * (part + 1) / parts - total * part / parts, most);
-    for (std::int64_t i = 0; i < split.count(); ++i) {
-      panels.push_back({.first = first, .width = split.size(i) * unit});
-      first += panels.back().width;
-    }
-  }
-  of_parts.push_back(static_cast<std::int64_t>(panels.size()));
-  if (firsts != nullptr) *firsts = std::move(of_parts);
-  return panels;
-}
-
-double tile_cycles(std::int64_t rows, std::int64_t vectors) {
-  const auto multiply_adds = 0.5 * static_cast<double>(rows * vectors);
-  const auto loads = 0.5 * static_cast<double>(rows + vectors);
-  constexpr double kLatency = 5;  // cycles of a multiply-add, with some stalls
-  constexpr double kLoop = 0.3;
-  return std::max({multiply_adds, loads, kLatency}) + kLoop;
-}
-
 template <class T>
 std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threads) {
   const ConvTask task = in_one_row(given);
-  if (!has_few_phases(task) || is_mostly_padding(task)) return nullptr;
+  const std::vector<AxisPhases> phases = phases_of(task);
+  if (phases.empty() || is_mostly_padding(task)) return nullptr;
   auto plan = std::make_shared<ResultPlan<T>>();
   plan->target = &device::offset_target<T>(task.isa);
   plan->threads = threads;
-  const std::array<SourceAxis, 3> axes = describe(task, *plan);
+  const std::array<SourceAxis, 3> axes = describe(task, phases, *plan);
   choose_tiles(*plan);
   plan->source = ConvSource(axes, plan->in_planes && !has_whole_vectors(*plan),
                             plan->in_planes ? plan->phases.front().axes[2].source_step : 1);

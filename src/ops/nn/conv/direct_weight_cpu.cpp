@@ -115,8 +115,8 @@ void split_work(WeightPlan<T>& plan) {
   const std::int64_t fitting = kCopyBytes / std::max<std::int64_t>(copy, 1);
   if (plan.mode == WeightMode::kDots) {
     plan.block = plan.axes[plan.block_axis].count;
-    plan.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
-    plan.images = even_part_of(plan.batch, plan.images, plan.threads);
+    plan.units.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
+    plan.units.images = even_part_of(plan.batch, plan.units.images, plan.threads);
     return;
   }
   const std::int64_t largest =
@@ -127,16 +127,16 @@ void split_work(WeightPlan<T>& plan) {
   const std::int64_t count = plan.axes[plan.block_axis].count;
   const std::int64_t inner = plan.windows / count;
   const std::int64_t at_once = std::max<std::int64_t>(largest / inner, 1);
-  plan.blocks = ceil_div(count, at_once);
-  plan.block = ceil_div(count, plan.blocks);
-  plan.blocks = ceil_div(count, plan.block);
-  if (plan.blocks == 1) {
+  plan.units.blocks = ceil_div(count, at_once);
+  plan.block = ceil_div(count, plan.units.blocks);
+  plan.units.blocks = ceil_div(count, plan.block);
+  if (plan.units.blocks == 1) {
     const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
-    plan.images = std::min({largest / plan.windows, of_thread, fitting});
-    plan.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.images, 1),
-                               plan.shares_panels ? 1 : plan.threads);
+    plan.units.images = std::min({largest / plan.windows, of_thread, fitting});
+    plan.units.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.units.images, 1),
+                                     plan.shares_panels ? 1 : plan.threads);
   }
-  plan.unit_windows = plan.images * plan.block * inner;
+  plan.unit_windows = plan.units.images * plan.block * inner;
 }
 
 template <class T>
@@ -162,7 +162,7 @@ void set_tables(WeightPlan<T>& plan) {
     return;
   }
   const auto step = [&](std::size_t i) { return plan.axes[i].source_step * plan.source.stride(i); };
-  for (std::int64_t n = 0; n < plan.images; ++n) {
+  for (std::int64_t n = 0; n < plan.units.images; ++n) {
     for (std::int64_t d = 0; d < plan.axes[0].count; ++d) {
       for (std::int64_t h = 0; h < plan.axes[1].count; ++h) {
         for (std::int64_t w = 0; w < plan.axes[2].count; ++w) {
@@ -183,6 +183,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan
   plan->threads = threads;
   plan->batch = shape.batch;
   plan->groups = shape.groups;
+  plan->units = {.batch = shape.batch, .groups = shape.groups};
   plan->channels = shape.in_channels;
   plan->y_channels = shape.out_channels;
   plan->taps = shape.kernel_size();
@@ -200,7 +201,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan
 template <class T>
 void place_scratch(WeightPlan<T>& plan) {
   ScratchLayout own;
-  plan.copy = own.reserve<T>(plan.images * plan.source.copy_elements(plan.channels));
+  plan.copy = own.reserve<T>(plan.units.images * plan.source.copy_elements(plan.channels));
   plan.columns = own.reserve<T>(plan.unit_windows * plan.padded_channels);
   if (plan.mode == WeightMode::kMatrix) {
     // The row stride is an odd number of cache lines, with space for a vector written at the end.
@@ -231,7 +232,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   const std::int64_t padded = plan->source.plane();
   if (padded > kLargestPadding * (plan->input + plan->windows) + kPaddingAllowance) return nullptr;
   split_work(*plan);
-  if (plan->image_stride() > std::numeric_limits<std::int32_t>::max() / plan->images) {
+  if (plan->image_stride() > std::numeric_limits<std::int32_t>::max() / plan->units.images) {
     return nullptr;
   }
   set_tables(*plan);
@@ -253,7 +254,7 @@ class Unit {
     columns_ = plan.columns.in(own);
     matrix_ = plan.matrix.in(own);
     std::tie(first_panel_, last_panel_) = plan.panels_of(thread);
-    for (std::int64_t i = 0; i < plan.images; ++i) {
+    for (std::int64_t i = 0; i < plan.units.images; ++i) {
       plan.source.clear(plan.channels, copy_ + i * plan.image_stride());
     }
     std::fill_n(columns_, plan.unit_windows * plan.padded_channels, T(0));
@@ -269,21 +270,17 @@ class Unit {
     }
   }
 
-  /// Computes units [first, last): images, groups and blocks, the last one fastest.
+  /// Computes units [first, last).
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t whole = unit / plan_.blocks;
-      block_ = unit % plan_.blocks;
-      group_ = whole % plan_.groups;
-      image_ = whole / plan_.groups * plan_.images;
-      images_ = std::min(plan_.images, plan_.batch - image_);
+      unit_ = plan_.units.at(unit);
       const std::int64_t axis_count = plan_.axes[plan_.block_axis].count;
       const std::int64_t inner = plan_.windows / axis_count;
-      begin_ = block_ * plan_.block;
+      begin_ = unit_.block * plan_.block;
       end_ = std::min(begin_ + plan_.block, axis_count);
       first_window_ = begin_ * inner;
       windows_ = (end_ - begin_) * inner;
-      if (unit == first || block_ == 0) read_images();
+      if (unit == first || unit_.block == 0) read_images();
       if (plan_.mode == WeightMode::kDots) {
         add_dots();
         continue;
@@ -302,13 +299,13 @@ class Unit {
   }
 
  private:
-  std::int64_t total() const { return images_ * windows_; }
+  std::int64_t total() const { return unit_.images * windows_; }
   /// Returns the address of the sums of a panel from row `row` on, [rows, width].
   T* sums(std::int64_t row, const ChannelPanel& panel) const {
-    return sums_ + plan_.panel_sums(group_, panel) + row * panel.width;
+    return sums_ + plan_.panel_sums(unit_.group, panel) + row * panel.width;
   }
   const T* tensor_image(std::int64_t i) const {
-    return x_ + ((image_ + i) * plan_.groups + group_) * plan_.channels * plan_.input;
+    return x_ + ((unit_.image + i) * plan_.groups + unit_.group) * plan_.channels * plan_.input;
   }
   const T* source_image(std::int64_t i) const {
     return plan_.source.copies() ? copy_ + i * plan_.image_stride() : tensor_image(i);
@@ -316,7 +313,7 @@ class Unit {
 
   void read_images() {
     if (!plan_.source.copies()) return;
-    for (std::int64_t i = 0; i < images_; ++i) {
+    for (std::int64_t i = 0; i < unit_.images; ++i) {
       plan_.source.copy(plan_.task.isa, tensor_image(i), plan_.channels,
                         copy_ + i * plan_.image_stride());
     }
@@ -326,9 +323,9 @@ class Unit {
   void fill_columns(const ChannelPanel& panel) {
     const std::int64_t channels = std::min(panel.width, plan_.y_channels - panel.first);
     const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
-    const T* from = y_ + image_ * y_image +
-                    (group_ * plan_.y_channels + panel.first) * plan_.windows + first_window_;
-    for (std::int64_t i = 0; i < images_; ++i) {
+    const T* from = y_ + unit_.image * y_image +
+                    (unit_.group * plan_.y_channels + panel.first) * plan_.windows + first_window_;
+    for (std::int64_t i = 0; i < unit_.images; ++i) {
       device::gemm_target<T>(plan_.task.isa)
           .transpose(from + i * y_image, plan_.windows, columns(panel) + i * windows_ * panel.width,
                      panel.width, channels, windows_);
@@ -356,7 +353,7 @@ class Unit {
       const std::int64_t place = r / plan_.taps * plan_.source.plane() +
                                  plan_.tap_offsets[static_cast<std::size_t>(r % plan_.taps)] +
                                  begin[1] * step(1) + begin[2] * step(2);
-      for (std::int64_t i = 0; i < images_; ++i) {
+      for (std::int64_t i = 0; i < unit_.images; ++i) {
         for (std::int64_t d = begin[0]; d < end[0]; ++d) {
           const T* from = source_image(i) + place + d * step(0);
           copy_windows(from, step(1), step(2), to, rows, columns);
@@ -388,16 +385,16 @@ class Unit {
                             .x = source_image(0),
                             .x_row = plan_.axes[1].source_step * plan_.source.stride(1),
                             .x_block = plan_.image_stride(),
-                            .blocks = images_,
+                            .blocks = unit_.images,
                             .rows = plan_.axes[1].count,
                             .columns = plan_.axes[2].count,
                             .sums_row = plan_.rows()};
     for (std::int64_t i = 0, m = 0; i < channels.count(); m += channels.size(i), ++i) {
-      dots.y = y_ + image_ * y_image + (group_ * plan_.y_channels + m) * plan_.windows;
+      dots.y = y_ + unit_.image * y_image + (unit_.group * plan_.y_channels + m) * plan_.windows;
       const auto* functions = plan_.target->tap_dots[channels.size(i) - 1];
       for (std::int64_t j = 0, t = 0; j < taps.count(); t += taps.size(j), ++j) {
         dots.offsets = plan_.places.data() + t;
-        dots.sums = sums_ + (group_ * plan_.y_channels + m) * plan_.rows() + t;
+        dots.sums = sums_ + (unit_.group * plan_.y_channels + m) * plan_.rows() + t;
         functions[taps.size(j) - 1](dots);
       }
     }
@@ -452,7 +449,7 @@ class Unit {
   T* columns_;
   T* matrix_;
   T* sums_;
-  std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0;
+  ConvUnits::Unit unit_;
   std::int64_t begin_ = 0, end_ = 0;  ///< range of the block, along its axis
   std::int64_t first_window_ = 0, windows_ = 0;
   std::int64_t first_panel_ = 0, last_panel_ = 0;
@@ -491,7 +488,7 @@ void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last,
 template <class T>
 void run_weight(const WeightPlan<T>& plan, KernelArgs args) {
   std::byte* scratch = args[plan.task.scratch];
-  const std::int64_t units = ceil_div(plan.batch, plan.images) * plan.groups * plan.blocks;
+  const std::int64_t units = plan.units.count();
   T* sums = plan.thread_sums(scratch, 0);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {

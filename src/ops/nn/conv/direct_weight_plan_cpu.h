@@ -35,11 +35,10 @@ struct WeightPlan {
   std::int64_t matrix_row = 0;
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;
-  double window_cycles = 0;    ///< estimate
-  std::int64_t images = 1;     ///< per unit of work
-  std::size_t block_axis = 0;  ///< axis along which units are split
-  std::int64_t block = 0;      ///< windows per block
-  std::int64_t blocks = 1;
+  double window_cycles = 0;  ///< estimate
+  ConvUnits units;
+  std::size_t block_axis = 0;     ///< axis along which units are split
+  std::int64_t block = 0;         ///< windows per block
   std::int64_t unit_windows = 0;  ///< windows of the largest unit
   /// Threads split the panels instead of the images: if there are more weights than pixels.
   bool shares_panels = false;

@@ -7,7 +7,7 @@
 #include "device/cpu/convert.h"
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/conv/direct_plan_cpu.h"
+#include "ops/nn/conv/conv_units_cpu.h"
 
 // Convolutions of f16/bf16 images with float32 weights: a unit of work, some images or some
 // channels of one, is converted to float32, computed by a float32 kernel and rounded again while it
@@ -39,7 +39,8 @@ struct F16ConvPlan {
   int threads = 1;
   bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
   std::int64_t batch = 0, groups = 0;
-  std::int64_t unit_images = 0, unit_groups = 0;
+  ConvUnits units;  ///< groups: `unit_groups` of the convolution's
+  std::int64_t unit_groups = 0;
   std::vector<Images> tensors;
   std::int64_t group_weights = 0, group_bias = 0;  ///< elements
   /// Kernels by whether the unit has the last images, and the last groups.
@@ -52,22 +53,17 @@ struct F16ConvPlan {
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   std::int64_t weights() const { return groups * group_weights; }
-  std::int64_t image_units() const { return ceil_div(batch, unit_images); }
-  std::int64_t group_units() const { return ceil_div(groups, unit_groups); }
-  std::int64_t units() const { return image_units() * group_units(); }
 };
 
-/// Images and groups of a unit, groups fastest.
-struct Unit {
-  std::int64_t image = 0, images = 0, group = 0, groups = 0;
+/// Images and groups of a unit.
+struct Unit : ConvUnits::Unit {
+  std::int64_t groups = 0;
   const opdef::PreparedKernel* kernel = nullptr;
 
-  Unit(const F16ConvPlan& plan, std::int64_t index)
-      : image(index / plan.group_units() * plan.unit_images),
-        images(std::min(plan.unit_images, plan.batch - image)),
-        group(index % plan.group_units() * plan.unit_groups),
-        groups(std::min(plan.unit_groups, plan.groups - group)) {
-    const bool is_last_image = images < plan.unit_images;
+  Unit(const F16ConvPlan& plan, std::int64_t index) : ConvUnits::Unit(plan.units.at(index)) {
+    group *= plan.unit_groups;
+    groups = std::min(plan.unit_groups, plan.groups - group);
+    const bool is_last_image = images < plan.units.images;
     const bool is_last_group = groups < plan.unit_groups;
     kernel = &plan.kernels[is_last_image ? 1 : 0][is_last_group ? 1 : 0];
   }
@@ -140,7 +136,7 @@ void run_together(const F16ConvPlan& plan, KernelArgs args, const Launch& launch
   std::byte* own = args[plan.task.scratch];
   auto* w = args.at<float>(plan.task.w);
   const OnAllThreads split{plan.threads};
-  for (std::int64_t u = 0; u < plan.units(); ++u) {
+  for (std::int64_t u = 0; u < plan.units.count(); ++u) {
     float* to = u == 0 ? w : plan.partial.in(own);
     run_unit(plan, Unit(plan, u), args, own, reinterpret_cast<std::byte*>(to), split, launch);
     if (!plan.is_sum() || u == 0) continue;
@@ -156,10 +152,10 @@ void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.index);
     float* sums = chunk.index == 0 ? w : plan.sums.in(own);
     float* partial = plan.partial.in(own);
-    const std::int64_t begin = chunk.first(plan.units());
-    const std::int64_t end = chunk.last(plan.units());
+    const std::int64_t begin = chunk.first(plan.units.count());
+    const std::int64_t end = chunk.last(plan.units.count());
     // The first unit with all weights initializes the sums.
-    const bool are_whole = plan.group_units() == 1 && begin < end;
+    const bool are_whole = plan.units.groups == 1 && begin < end;
     if (plan.is_sum() && !are_whole) std::fill_n(sums, plan.weights(), 0.0F);
     for (std::int64_t u = begin; u < end; ++u) {
       const Unit unit(plan, u);
@@ -225,22 +221,26 @@ void split_work(F16ConvPlan& plan) {
   const std::int64_t group = copied_elements(plan);
   const std::int64_t image = group * plan.groups;
   const std::int64_t fitting = kUnitBytes / static_cast<std::int64_t>(sizeof(float));
+  ConvUnits& units = plan.units;
+  units.batch = plan.batch;
   plan.unit_groups = plan.groups;
-  plan.unit_images = std::clamp<std::int64_t>(std::max(fitting, plan.weights()) / image, 1,
-                                              std::max<std::int64_t>(plan.batch / plan.threads, 1));
+  units.images = std::clamp<std::int64_t>(std::max(fitting, plan.weights()) / image, 1,
+                                          std::max<std::int64_t>(plan.batch / plan.threads, 1));
   if (image > fitting && plan.groups > kChannels) {
     const std::int64_t wanted = fitting / group / kChannels * kChannels;
     plan.unit_groups = std::clamp<std::int64_t>(wanted, kChannels, plan.groups);
   }
-  plan.unit_images = even_part_of(plan.batch, plan.unit_images, plan.threads);
+  units.images = even_part_of(plan.batch, units.images, plan.threads);
+  units.groups = ceil_div(plan.groups, plan.unit_groups);
   plan.is_shared =
-      plan.threads > 1 && (plan.units() < plan.threads ||
-                           plan.unit_groups * (plan.group_weights - plan.unit_images * group) > 0);
+      plan.threads > 1 && (units.count() < plan.threads ||
+                           plan.unit_groups * (plan.group_weights - units.images * group) > 0);
   if (!plan.is_shared) return;
   plan.unit_groups = plan.groups;
-  plan.unit_images = std::clamp<std::int64_t>(
+  units.groups = 1;
+  units.images = std::clamp<std::int64_t>(
       kSharedUnitBytes / static_cast<std::int64_t>(sizeof(float)) / image, 1, plan.batch);
-  plan.unit_images = split_evenly(plan.batch, plan.unit_images).big;
+  units.images = split_evenly(plan.batch, units.images).big;
 }
 
 /// Offers the float32 kernel of a unit.
@@ -264,16 +264,17 @@ KernelOffer unit_kernel(const KernelRequest& request, const F16ConvPlan& plan, s
 }
 
 bool set_kernels(const KernelRequest& request, F16ConvPlan& plan, std::int64_t& scratch_bytes) {
-  const std::int64_t last_images = plan.batch - (plan.image_units() - 1) * plan.unit_images;
-  const std::int64_t last_groups = plan.groups - (plan.group_units() - 1) * plan.unit_groups;
+  const std::int64_t last_images = plan.batch - (plan.units.image_units() - 1) * plan.units.images;
+  const std::int64_t last_groups = plan.groups - (plan.units.groups - 1) * plan.unit_groups;
   for (const bool is_last_image : {false, true}) {
     for (const bool is_last_group : {false, true}) {
-      if ((is_last_image && last_images == plan.unit_images) ||
+      if ((is_last_image && last_images == plan.units.images) ||
           (is_last_group && last_groups == plan.unit_groups)) {
         continue;
       }
-      KernelOffer offer = unit_kernel(request, plan, is_last_image ? last_images : plan.unit_images,
-                                      is_last_group ? last_groups : plan.unit_groups);
+      KernelOffer offer =
+          unit_kernel(request, plan, is_last_image ? last_images : plan.units.images,
+                      is_last_group ? last_groups : plan.unit_groups);
       if (offer.kernel.fn == nullptr) return false;
       scratch_bytes = std::max(scratch_bytes, offer.kernel.scratch_bytes);
       plan.kernels[is_last_image ? 1 : 0][is_last_group ? 1 : 0] = std::move(offer.kernel);
@@ -286,7 +287,7 @@ void place_scratch(F16ConvPlan& plan, std::int64_t kernel_bytes) {
   ScratchLayout own;
   for (Images& tensor : plan.tensors) {
     if (tensor.convert == nullptr) continue;
-    tensor.copy = own.reserve<float>(plan.unit_images * plan.unit_groups * tensor.elements);
+    tensor.copy = own.reserve<float>(plan.units.images * plan.unit_groups * tensor.elements);
   }
   if (plan.is_sum() && !plan.is_shared) plan.sums = own.reserve<float>(plan.weights());
   if (plan.is_sum()) plan.partial = own.reserve<float>(plan.unit_groups * plan.group_weights);

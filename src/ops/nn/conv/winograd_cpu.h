@@ -35,29 +35,21 @@ struct TileRows {
   std::int64_t end = 0;
 };
 
-/// Split of the work into units: each is several images, or a range of the tile rows of one image.
-struct Units {
-  std::int64_t batch = 0;
+/// Units of several images, or of blocks of the tile rows of one.
+struct Units : ConvUnits {
   std::int64_t tile_rows = 0, tile_columns = 0;
-  std::int64_t images = 1;  ///< images per unit
-  std::int64_t rows = 0;    ///< tile rows per unit and image
+  std::int64_t rows = 0;  ///< tile rows per unit and image
 
-  std::int64_t blocks() const { return ceil_div(tile_rows, rows); }
-  std::int64_t count() const { return ceil_div(batch, images) * blocks(); }
   std::int64_t most_tiles() const { return images * rows * tile_columns; }
-  /// Returns the number of images of a unit, all of which have the rows of `part(unit, 0)`.
-  std::int64_t parts(std::int64_t unit) const {
-    return std::min(images, batch - unit / blocks() * images);
+  /// Returns the rows of image `i` of a unit.
+  TileRows rows_of(const Unit& unit, std::int64_t i) const {
+    const std::int64_t begin = unit.block * rows;
+    return {.image = unit.image + i, .begin = begin, .end = std::min(begin + rows, tile_rows)};
   }
-  TileRows part(std::int64_t unit, std::int64_t i) const {
-    const std::int64_t begin = unit % blocks() * rows;
-    return {.image = unit / blocks() * images + i,
-            .begin = begin,
-            .end = std::min(begin + rows, tile_rows)};
-  }
-  std::int64_t tiles(std::int64_t unit) const {
-    const TileRows rows_of = part(unit, 0);
-    return parts(unit) * (rows_of.end - rows_of.begin) * tile_columns;
+  /// Returns the tiles of each image of a unit.
+  std::int64_t image_tiles(const Unit& unit) const {
+    const TileRows rows_of_first = rows_of(unit, 0);
+    return (rows_of_first.end - rows_of_first.begin) * tile_columns;
   }
   /// Chooses units of at most `most` tiles if possible, and at least `threads` units.
   void split(std::int64_t most, std::int64_t threads);
@@ -102,11 +94,10 @@ inline std::int64_t plane_of(std::int64_t count) { return aligned_count<float>(c
 /// worker on the scratch of each thread.
 template <class Worker, class Plan, class Part>
 void on_workers(const Plan& plan, KernelArgs args, std::int64_t total, const Part& part) {
-  device::on_threads(plan.threads, device::chunks_of(plan.threads, total),
-                     [&](const device::Chunk& chunk) {
-                       part(Worker(plan, args, chunk.thread), chunk.first(total),
-                            chunk.last(total));
-                     });
+  device::on_threads(
+      plan.threads, device::chunks_of(plan.threads, total), [&](const device::Chunk& chunk) {
+        part(Worker(plan, args, chunk.thread), chunk.first(total), chunk.last(total));
+      });
 }
 
 /// Zeroes a copy of `elements` before the first visit_tiles: the pixel for positions outside the
@@ -194,13 +185,5 @@ double product_cycles(const device::OffsetTarget<float>& target, std::int64_t ro
 double image_cycles(const Geometry& geometry, std::int64_t lanes);
 
 }  // namespace onnxgrad::ops::winograd
-
-namespace onnxgrad::ops {
-
-/// Offers Winograd's algorithm for float32 where it is estimated to be faster.
-KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task);
-KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task);
-
-}  // namespace onnxgrad::ops
 
 #endif  // ONNXGRAD_OPS_NN_CONV_WINOGRAD_CPU_H_

@@ -108,11 +108,12 @@ class Worker {
     clear_copy(plan_.geometry.source, plan_.copy_elements, plan_.copy.in(own_));
     const Units& units = plan_.geometry.units;
     const std::int64_t channels = plan_.geometry.source.channels;
-    for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t parts = units.parts(unit);
-      const std::int64_t tiles = units.tiles(unit);
-      for (std::int64_t i = 0; i < parts; ++i) {
-        read_tiles(units.part(unit, i), i * (tiles / parts), plan_.tiles.in(own_));
+    for (std::int64_t index = first; index < last; ++index) {
+      const ConvUnits::Unit unit = units.at(index);
+      const std::int64_t of_image = units.image_tiles(unit);
+      const std::int64_t tiles = unit.images * of_image;
+      for (std::int64_t i = 0; i < unit.images; ++i) {
+        read_tiles(units.rows_of(unit, i), i * of_image, plan_.tiles.in(own_));
       }
       for (std::size_t p = 0; p < plan_.panels.size(); ++p) {
         const float* weights = panel_weights(static_cast<std::int64_t>(p));
@@ -121,8 +122,8 @@ class Worker {
           multiply(plan_.panels[p], plan_.tiles.in(own_), tiles, c, count,
                    weights + c * plan_.panels[p].width);
         }
-        for (std::int64_t i = 0; i < parts; ++i) {
-          write(plan_.panels[p], units.part(unit, i), i * (tiles / parts));
+        for (std::int64_t i = 0; i < unit.images; ++i) {
+          write(plan_.panels[p], units.rows_of(unit, i), i * of_image);
         }
       }
     }
@@ -275,10 +276,9 @@ void run_result(const WinogradResultPlan& plan, KernelArgs args) {
   };
   const auto panels = static_cast<std::int64_t>(plan.panels.size());
   if (plan.stores_images) {
-    on_threads(plan.geometry.units.batch,
-               [](Worker worker, std::int64_t first, std::int64_t last) {
-                 worker.prepare_images(first, last);
-               });
+    on_threads(plan.geometry.units.batch, [](Worker worker, std::int64_t first, std::int64_t last) {
+      worker.prepare_images(first, last);
+    });
     on_threads(panels, [](Worker worker, std::int64_t first, std::int64_t last) {
       worker.run_panels(first, last);
     });
@@ -377,6 +377,7 @@ void Units::split(std::int64_t most, std::int64_t threads) {
   const std::int64_t bands = std::max(ceil_div(of_image, most), ceil_div(threads, batch));
   const std::int64_t of_band = std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1);
   rows = split_evenly(tile_rows, of_band).big;
+  blocks = ceil_div(tile_rows, rows);
 }
 
 std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {

@@ -74,11 +74,12 @@ class WeightWorker {
     clear_copies();
     const Units& units = plan_.geometry.units;
     std::fill_n(plan_.sums.in(own_), plan_.num_panels() * kPoints * plan_.sum_plane, 0.0F);
-    for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t parts = units.parts(unit);
-      const std::int64_t tiles = units.tiles(unit);
-      for (std::int64_t i = 0; i < parts; ++i) {
-        read_tiles(units.part(unit, i), i * (tiles / parts), plan_.tiles.in(own_),
+    for (std::int64_t index = first; index < last; ++index) {
+      const ConvUnits::Unit unit = units.at(index);
+      const std::int64_t of_image = units.image_tiles(unit);
+      const std::int64_t tiles = unit.images * of_image;
+      for (std::int64_t i = 0; i < unit.images; ++i) {
+        read_tiles(units.rows_of(unit, i), i * of_image, plan_.tiles.in(own_),
                    plan_.gradients.in(own_));
       }
       for (std::int64_t p = 0; p < plan_.num_panels(); ++p) {
@@ -108,6 +109,8 @@ class WeightWorker {
 
   /// Computes blocks [first, last) of the weights from the tiles of all images.
   void compute_blocks(std::int64_t first, std::int64_t last) {
+    // Another thread may have prepared the images: multiply() reads zeros from this one's copy.
+    std::fill_n(plan_.y_copy.in(own_), plan_.geometry.result.padded, 0.0F);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
       const std::int64_t c = i % plan_.row_blocks() * plan_.row_block;

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_CONV_DIRECT_SOURCE_CPU_H_
-#define ONNXGRAD_OPS_NN_CONV_DIRECT_SOURCE_CPU_H_
+#ifndef ONNXGRAD_OPS_NN_CONV_CONV_SOURCE_CPU_H_
+#define ONNXGRAD_OPS_NN_CONV_CONV_SOURCE_CPU_H_
 
 #include <array>
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/isa.h"
-#include "ops/nn/conv/conv.h"
+#include "ops/nn/conv/conv_operands.h"
 
 // Source tensor of the fast convolutions. Along one axis, result position first + step * q reads,
 // for each of its taps, source position offset + source_step * q:
@@ -40,6 +40,13 @@ struct AxisPhase {
 AxisPhase forward_phase(const WindowAxis& axis);
 /// Returns one phase per remainder that has positions.
 std::vector<AxisPhase> backward_phases(const WindowAxis& axis);
+
+/// Phases of the three axes: results that share their taps.
+using AxisPhases = std::array<AxisPhase, 3>;
+
+/// Returns all combinations of the axes' phases: one for a forward pass or weight gradients; none
+/// if a backward pass has too many, most of whose results have no tap.
+std::vector<AxisPhases> phases_of(const ConvOperands& task);
 
 /// Range [low, high) of source positions that are read along an axis with `size` positions.
 struct SourceAxis {
@@ -101,4 +108,4 @@ class ConvSource {
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_NN_CONV_DIRECT_SOURCE_CPU_H_
+#endif  // ONNXGRAD_OPS_NN_CONV_CONV_SOURCE_CPU_H_

@@ -1,4 +1,4 @@
-#include "ops/nn/conv/direct_source_cpu.h"
+#include "ops/nn/conv/conv_source_cpu.h"
 
 #include <algorithm>
 
@@ -34,6 +34,26 @@ std::vector<AxisPhase> backward_phases(const WindowAxis& axis) {
       phase.taps.push_back({.tap = j, .offset = distance / axis.stride});
     }
     phases.push_back(std::move(phase));
+  }
+  return phases;
+}
+
+std::vector<AxisPhases> phases_of(const ConvOperands& task) {
+  constexpr std::int64_t kMostPhases = 64;
+  std::array<std::vector<AxisPhase>, 3> axes;
+  std::int64_t count = 1;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const WindowAxis& axis = task.shape.axes[i];
+    const bool backward = task.pass == ConvOperands::Pass::kBackwardData;
+    if (backward) count *= std::min({axis.stride, axis.input, kMostPhases + 1});
+    if (count > kMostPhases) return {};
+    axes[i] = backward ? backward_phases(axis) : std::vector{forward_phase(axis)};
+  }
+  std::vector<AxisPhases> phases;
+  for (const AxisPhase& d : axes[0]) {
+    for (const AxisPhase& h : axes[1]) {
+      for (const AxisPhase& w : axes[2]) phases.push_back({d, h, w});
+    }
   }
   return phases;
 }
