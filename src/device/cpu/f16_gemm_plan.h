@@ -8,6 +8,7 @@
 #include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu/scratch_layout.h"
 
 // The plan of a 16-bit GEMM: prepare_f16_gemm (f16_gemm_plan.cpp) makes it, f16_gemm.cpp runs it.
 

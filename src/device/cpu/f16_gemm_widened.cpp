@@ -116,7 +116,7 @@ bool f16_gemm::can_have_consumer_widened(const F16GemmSpec& spec) {
 }
 
 bool f16_gemm::is_widened_in_parts(const F16GemmSpec& spec) {
-  return choose_gemm(in_float32(spec), gemm_target<float>(spec.cpu.isa)) == GemmChoice::kSplit;
+  return choose_gemm(in_float32(spec), machine_of(spec.cpu)) == GemmChoice::kSplit;
 }
 
 PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {

@@ -44,8 +44,6 @@ struct GemmExtras {
   /// stride in elements. nullptr: none.
   const T* scales = nullptr;
   std::ptrdiff_t scales_row = 0;
-  /// Sums by column of C, to which each tile adds its columns' sums. nullptr: none.
-  T* column_sums = nullptr;
   /// Matrices shaped like C, of which a tile prefetches its own elements while long sums are
   /// computed.
   const void* reads_next[kGemmMaxReadsNext] = {};

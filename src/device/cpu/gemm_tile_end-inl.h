@@ -80,9 +80,6 @@ struct TileEnd {
         const T* scales = extras->scales + (now->row + row) * scales_row + now->column;
         scale(sum, scales, scales_row);
       }
-      if (extras->column_sums != nullptr) {
-        add_columns(sum, extras->column_sums + now->column);
-      }
     }
     store(sum, now->c + row * now->c_row, now->c_row);
   }
@@ -96,22 +93,6 @@ struct TileEnd {
       }
       scales += row;
       keep_in_register(scales);
-    }
-  }
-
-  void add_columns(const V (&sum)[kRows][kVectors], T* to) const {
-    const D d;
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      V total = sum[0][v];
-#pragma GCC unroll 16
-      for (int i = 1; i < kRows; ++i) total = hn::Add(total, sum[i][v]);
-      total = hn::Add(total, load(to + v * kLanes, v));
-      if (v + 1 < kVectors || kLanes == 1) {
-        hn::StoreU(total, d, to + v * kLanes);
-      } else {
-        store_first(total, d, mask, to + v * kLanes, tail);
-      }
     }
   }
 
