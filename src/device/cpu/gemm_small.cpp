@@ -44,9 +44,16 @@ void visit_b_panels(const SmallPlan<T>& plan, GemmTile<T> top, std::int64_t firs
   }
 }
 
+/// Runs all B panels, with all rows in each.
 template <class T>
-void run_all_b_panels(const SmallPlan<T>& plan, const GemmTile<T>& tile) {
-  visit_b_panels(plan, tile, 0, plan.columns.count(), run_rows<T>);
+void run_all_b_panels(const SmallPlan<T>& plan, GemmTile<T>& tile) {
+  const std::int64_t count = plan.columns.count();
+  if (count > 1) {
+    return visit_b_panels(plan, tile, 0, count,
+                          [](GemmTile<T>& top, const RowSplit<T>& rows) { run_rows(top, rows); });
+  }
+  tile.tail = plan.columns.tail;
+  run_rows(tile, plan.wide_rows);
 }
 
 template <class T>
@@ -88,24 +95,23 @@ void run_row_chunk(GemmTile<T>& tile, const RowSplit<T>& rows, const Chunk& chun
 
 template <class T>
 void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
-  if (plan.pack_b) {
-    const T* const b = tile.b;
-    T* const packed = reinterpret_cast<T*>(scratch);
-    parallel_blocks(plan.threads, plan.k, plan.target->lanes,
-                    [&](std::int64_t first, std::int64_t last) {
-                      pack_b(plan, b, first, last - first, 0, plan.n, packed + first * tile.b_step,
-                             tile.b_step);
-                    });
-    tile.b = packed;
+  const T* const b = tile.b;
+  if (plan.pack_b) tile.b = reinterpret_cast<const T*>(scratch);
+  const auto pack = [&](std::int64_t first, std::int64_t last) {
+    T* const to = reinterpret_cast<T*>(scratch) + first * tile.b_step;
+    pack_b(plan, b, first, last - first, 0, plan.n, to, tile.b_step);
+  };
+  if (plan.threads == 1) {
+    if (plan.pack_b) pack(0, plan.k);
+    return run_all_b_panels(plan, tile);
   }
-  if (plan.threads == 1) return run_all_b_panels(plan, tile);
+  if (plan.pack_b) parallel_blocks(plan.threads, plan.k, plan.target->lanes, pack);
   on_threads(plan.threads, [&](const Chunk& chunk) {
     const std::int64_t count = plan.columns.count();
-    if (!plan.shares_rows) {
-      return visit_b_panels(plan, tile, chunk.first(count), chunk.last(count), run_rows<T>);
-    }
-    visit_b_panels(plan, tile, 0, count, [&](GemmTile<T>& top, const RowSplit<T>& rows) {
-      run_row_chunk(top, rows, chunk);
+    const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
+    const std::int64_t last = plan.shares_rows ? count : chunk.last(count);
+    visit_b_panels(plan, tile, first, last, [&](GemmTile<T>& top, const RowSplit<T>& rows) {
+      plan.shares_rows ? run_row_chunk(top, rows, chunk) : run_rows(top, rows);
     });
   });
 }

@@ -126,6 +126,33 @@ class TestMatrix {
   std::vector<double> values_;  ///< of operands
 };
 
+/// A sum of products in float64, and the sum of their magnitudes.
+struct GemmSum {
+  double value = 0, size = 0;
+
+  void add(double term) {
+    value += term;
+    size += std::abs(term);
+  }
+  void scale(double by) {
+    value *= by;
+    size *= std::abs(by);
+  }
+  /// Returns a bound of the rounding errors of any order of k products and some addends.
+  double bound(std::int64_t k, double half_unit) const {
+    return 2 * half_unit * (static_cast<double>(k) + 6) * size + 1e-35;
+  }
+};
+
+/// Returns addend + the sum of a(s) * b(s) over k steps.
+template <class A, class B>
+GemmSum sum_of(std::int64_t k, double addend, const A& a, const B& b) {
+  GemmSum sum;
+  for (std::int64_t s = 0; s < k; ++s) sum.add(a(s) * b(s));
+  sum.add(addend);
+  return sum;
+}
+
 /// A GEMM of either kind with the types of its operands. In `gemm`, the sums' dtype; factor, and
 /// whether an addend that is a matrix is C itself, are those of the run.
 struct GemmCase {
@@ -239,38 +266,27 @@ class GemmRun {
   struct Expected {
     double value = 0, bound = 0;
   };
-  /// Returns an element of C and a bound of the rounding errors of any order of its sum.
+  /// Returns an element of C and a bound of its error.
   Expected expected(std::int64_t i, std::int64_t j) const {
     const GemmSpec& spec = case_.gemm;
-    double sum = 0;
-    double size = 0;
-    for (std::int64_t s = 0; s < k(); ++s) {
-      const double x = a_[spec.transpose_a ? s * m() + i : i * k() + s];
-      double y = b_[spec.transpose_b ? j * k() + s : s * n() + j];
-      if (case_.rounds_b) y = rounded(y);
-      sum += x * y;
-      size += std::abs(x * y);
-    }
-    const double scale = spec.alpha * case_.factor;
-    double value = scale * sum;
-    size *= std::abs(scale);
+    GemmSum sum = sum_of(
+        k(), 0, [&](std::int64_t s) { return a_[spec.transpose_a ? s * m() + i : i * k() + s]; },
+        [&](std::int64_t s) {
+          const double y = b_[spec.transpose_b ? j * k() + s : s * n() + j];
+          return case_.rounds_b ? rounded(y) : y;
+        });
+    sum.scale(spec.alpha * case_.factor);
     const auto add = [&](GemmStart kind, const TestMatrix& matrix) {
-      if (kind == GemmStart::kZero) return;
-      const double addend = matrix[kind == GemmStart::kRow ? j : i * n() + j];
-      value += addend;
-      size += std::abs(addend);
+      if (kind != GemmStart::kZero) sum.add(matrix[kind == GemmStart::kRow ? j : i * n() + j]);
     };
     add(spec.start, start_);
     for (std::size_t e = 0; e < kGemmMoreAddends && spec.more[e] != GemmStart::kZero; ++e) {
       add(spec.more[e], spec.more[e] == GemmStart::kRow ? row_ : matrix_);
     }
-    if (spec.relu) value = std::max(value, 0.0);
-    if (spec.is_scaled) {
-      value *= scales_[i * n() + j];
-      size *= std::abs(scales_[i * n() + j]);
-    }
-    const double bound = 2 * row_.half_unit() * (static_cast<double>(k()) + 6) * size;
-    return {value, bound + (case_.is_narrow() ? c_.half_unit() * std::abs(value) : 0) + 1e-35};
+    if (spec.relu) sum.value = std::max(sum.value, 0.0);
+    if (spec.is_scaled) sum.scale(scales_[i * n() + j]);
+    return {sum.value, sum.bound(k(), row_.half_unit()) +
+                           (case_.is_narrow() ? c_.half_unit() * std::abs(sum.value) : 0)};
   }
 
  private:
