@@ -1,7 +1,6 @@
 #include "device/cpu/gemm_fma.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <type_traits>
 
@@ -31,7 +30,6 @@ constexpr std::int64_t kConsumedBytes = 512;  // of C that the consumer gets per
 // than kLeastBlockN columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
 
 /// Number of elements of a packed A panel of `height` rows.
 std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::int64_t steps) {
@@ -62,12 +60,6 @@ struct FmaPlan : GemmProblem<T> {
   std::int64_t converted_row() const {
     return round_up(this->transpose_a ? this->block_m : this->block_k, 64 / sizeof(T));
   }
-  /// Whether a B panel leaves room for rows of A in the L1 cache. A packed A panel takes less of it
-  /// than rows in place, whose cache lines also hold later steps.
-  bool has_small_panels() const {
-    const std::int64_t small = std::int64_t{this->packs_a ? 32 : 16} << 10;
-    return this->block_k * panel_columns() * static_cast<std::int64_t>(sizeof(T)) <= small;
-  }
 };
 
 /// Elements of A, in memory or in a converted block, from a row of C and a step of k on.
@@ -95,7 +87,6 @@ class FmaKernel final : public GemmKernel {
   void pack_panel(const GemmOperands& operands, std::int64_t column, std::int64_t count,
                   std::int64_t width, std::int64_t k, std::int64_t steps, T* to,
                   std::byte* scratch) const;
-  void copy_panels(const T* b, const GemmColumns& columns, T* to) const;
 
   FmaPlan<T> plan_;
 };
@@ -157,9 +148,6 @@ template <class T>
 void FmaKernel<T>::pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
                           std::byte* scratch) const {
   T* const panels = reinterpret_cast<T*>(to);
-  if (!plan_.transpose_b && !plan_.b_source && !plan_.has_small_panels()) {
-    return copy_panels(static_cast<const T*>(operands.b), columns, panels);
-  }
   for (std::int64_t p = columns.first; p < columns.last; ++p) {
     const GemmPanels::Panel panel = columns.panels->panel(p, plan_.target->lanes);
     pack_panel(operands, columns.panels->column + panel.offset, panel.count, panel.width, columns.k,
@@ -184,28 +172,6 @@ void FmaKernel<T>::pack_panel(const GemmOperands& operands, std::int64_t column,
     }
   }
   device::pack_b(plan_, static_cast<const T*>(operands.b), k, steps, column, count, to, width);
-}
-
-/// Packs panels row by row, in the order of memory: a row of wide panels is several cache lines.
-template <class T>
-void FmaKernel<T>::copy_panels(const T* b, const GemmColumns& columns, T* to) const {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  const std::int64_t lanes = plan_.target->lanes;
-  const GemmPanels& panels = *columns.panels;
-  const std::int64_t begin = panels.split.first(columns.first) * lanes;
-  const std::int64_t end = std::min(panels.split.first(columns.last) * lanes, panels.columns);
-  const T* from = b + columns.k * plan_.n + panels.column;
-  for (std::int64_t k = 0; k < columns.steps; ++k, from += plan_.n) {
-    for (std::int64_t j = begin; j < end; j += kLine) {
-      __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
-    }
-    for (std::int64_t p = columns.first; p < columns.last; ++p) {
-      const GemmPanels::Panel panel = panels.panel(p, lanes);
-      T* place = to + panel.offset * columns.steps + k * panel.width;
-      std::memcpy(place, from + panel.offset, static_cast<std::size_t>(panel.count) * sizeof(T));
-      if (panel.count < panel.width) std::fill(place + panel.count, place + panel.width, T(0));
-    }
-  }
 }
 
 // ---- products ----

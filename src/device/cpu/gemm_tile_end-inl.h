@@ -187,62 +187,6 @@ class Prefetch {
   Lines lines_[2];
 };
 
-/// Prefetches rows of the matrices that a tile's epilogue reads or writes (GemmExtras::reads_next),
-/// tile by tile: with each part of the tile's steps, which wait for loads of B anyway, a few rows
-/// of one matrix, the matrices in turn.
-template <class T, int kRows, std::ptrdiff_t kColumns>
-class ReadsNext {
- public:
-  ReadsNext() = default;
-
-  HWY_INLINE ReadsNext(const GemmTile<T>& tile, std::int64_t parts) {
-    if (tile.extras == nullptr || parts == 0) return;
-    count_ = tile.extras->reads_next_count;
-    row_ = tile.extras->reads_next_row * tile.extras->reads_next_size;
-    together_ = std::max<std::int64_t>((std::int64_t{kRows} * count_ + parts - 1) / parts, 1);
-  }
-
-  /// Begins the prefetches of the tile at row `row`.
-  HWY_INLINE void begin(const GemmTile<T>& tile, std::ptrdiff_t row) {
-    if (count_ == 0) return;
-    now_ = 0;
-    left_ = (kRows + together_ - 1) / together_ * count_;
-    const std::ptrdiff_t offset =
-        (tile.row + row) * row_ + tile.column * tile.extras->reads_next_size;
-    auto within = static_cast<std::uintptr_t>(row_);
-    for (int i = 0; i < count_; ++i) {
-      next_[i] = static_cast<const char*>(tile.extras->reads_next[i]) + offset;
-      within |= reinterpret_cast<std::uintptr_t>(next_[i]);
-    }
-    are_whole_ = within % 64 == 0;
-  }
-
-  HWY_INLINE void fetch_part() {
-    if (left_ == 0) return;
-    --left_;
-    const char* at = next_[now_];
-    for (std::int64_t r = together_; r > 0; --r) {
-      constexpr std::ptrdiff_t kBytes = kColumns * sizeof(T);
-#pragma GCC unroll 4
-      for (std::ptrdiff_t j = 0; j < kBytes; j += 64) __builtin_prefetch(at + j, 1);
-      if (!are_whole_) __builtin_prefetch(at + kBytes - 1, 1);
-      at += row_;
-    }
-    next_[now_] = at;
-    ++now_;
-    if (now_ == count_) now_ = 0;
-  }
-
- private:
-  const char* next_[kGemmMaxReadsNext];
-  int count_ = 0;
-  int now_ = 0;                // current matrix
-  std::ptrdiff_t row_ = 0;     // row stride in bytes
-  std::int64_t together_ = 1;  // rows per part
-  std::int64_t left_ = 0;      // parts left
-  bool are_whole_ = false;     // rows begin with a cache line
-};
-
 /// Prefetches row `row` of each matrix that a tile's epilogue reads or writes.
 template <int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
