@@ -306,19 +306,14 @@ class FmaBlock {
     tile.a = a;
   }
 
-  void set_prefetch(const GemmPrefetch<T>& prefetch) {
-    extras_.prefetch[0] = prefetch;
-    extras_.prefetch_rows = prefetch.rows;
-  }
-
   void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows) {
-    set_prefetch(next_a_);
+    extras_.prefetch = next_a_;
     tile.blocks = rows.big_count;
     set_height(tile, rows.big);
     rows.big_fn(tile);
     if (rows.small_count == 0) return;
     skip_tiles(tile, rows.big_count, rows.big);
-    set_prefetch({});
+    extras_.prefetch = {};
     tile.blocks = rows.small_count;
     set_height(tile, rows.big - 1);
     rows.small_fn(tile);
@@ -333,10 +328,10 @@ class FmaBlock {
     const auto prefetch_for = [&](std::int64_t blocks) {
       const std::int64_t first = next_a_.rows * done / tiles;
       done += blocks;
-      set_prefetch({.from = next_a_.from + first * next_a_.row,
-                    .rows = next_a_.rows * done / tiles - first,
-                    .row = next_a_.row,
-                    .lines = next_a_.lines});
+      extras_.prefetch = {.from = next_a_.from + first * next_a_.row,
+                          .rows = next_a_.rows * done / tiles - first,
+                          .row = next_a_.row,
+                          .lines = next_a_.lines};
     };
     T* const buffer = plan_.consumed.in(task_.scratch);
     tile.c_row = tile.b_step;

@@ -94,18 +94,15 @@ void run_row_chunk(GemmTile<T>& tile, const RowSplit<T>& rows, const Chunk& chun
 }
 
 template <class T>
-void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
-  const T* const b = tile.b;
-  if (plan.pack_b) tile.b = reinterpret_cast<const T*>(scratch);
-  const auto pack = [&](std::int64_t first, std::int64_t last) {
-    T* const to = reinterpret_cast<T*>(scratch) + first * tile.b_step;
-    pack_b(plan, b, first, last - first, 0, plan.n, to, tile.b_step);
-  };
-  if (plan.threads == 1) {
-    if (plan.pack_b) pack(0, plan.k);
-    return run_all_b_panels(plan, tile);
+void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed) {
+  if (plan.pack_b) {
+    parallel_blocks(plan.threads, plan.k, plan.target->lanes,
+                    [&](std::int64_t first, std::int64_t last) {
+                      pack_b(plan, tile.b, first, last - first, 0, plan.n,
+                             packed + first * tile.b_step, tile.b_step);
+                    });
+    tile.b = packed;
   }
-  if (plan.pack_b) parallel_blocks(plan.threads, plan.k, plan.target->lanes, pack);
   on_threads(plan.threads, [&](const Chunk& chunk) {
     const std::int64_t count = plan.columns.count();
     const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
@@ -114,6 +111,17 @@ void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
       plan.shares_rows ? run_row_chunk(top, rows, chunk) : run_rows(top, rows);
     });
   });
+}
+
+template <class T>
+void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
+  T* const packed = reinterpret_cast<T*>(scratch);
+  if (plan.threads > 1) return multiply_on_threads(plan, tile, packed);
+  if (plan.pack_b) {
+    pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
+    tile.b = packed;
+  }
+  run_all_b_panels(plan, tile);
 }
 
 template <class T>

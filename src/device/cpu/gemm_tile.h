@@ -50,10 +50,8 @@ struct GemmExtras {
   std::ptrdiff_t reads_next_row = 0;           ///< row stride in elements
   std::ptrdiff_t reads_next_size = sizeof(T);  ///< bytes per element, at most sizeof(T)
   int reads_next_count = 0;
-  /// Parts that are prefetched into the L2 cache while the tile is computed, from their first row
-  /// on, evenly over the steps.
-  GemmPrefetch<T> prefetch[2] = {};
-  std::int64_t prefetch_rows = 0;  ///< rows of the longer of the two
+  /// Prefetched into the L2 cache while the tiles are computed, evenly over the steps.
+  GemmPrefetch<T> prefetch = {};
 };
 
 /// `blocks` tiles of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The

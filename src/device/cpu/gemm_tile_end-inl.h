@@ -141,50 +141,45 @@ template <class T>
 class Prefetch {
  public:
   HWY_INLINE Prefetch(const GemmTile<T>& tile, std::int64_t parts_of_block) {
-    if (tile.extras == nullptr || tile.extras->prefetch_rows == 0) return;
+    if (tile.extras == nullptr || tile.extras->prefetch.rows == 0) return;
     const std::int64_t parts = parts_of_block * tile.blocks;
-    for (int i = 0; i < 2; ++i) {
-      const GemmPrefetch<T>& all = tile.extras->prefetch[i];
-      const std::int64_t lines = all.rows * all.lines;
-      lines_[i] = {all.from, all.from + all.lines * kLine, all.row - all.lines * kLine, all.row,
-                   lines,    (lines + parts - 1) / parts};
-    }
+    const GemmPrefetch<T>& all = tile.extras->prefetch;
+    left_ = all.rows * all.lines;
+    together_ = (left_ + parts - 1) / parts;
+    at_ = all.from;
+    end_ = at_ + all.lines * kLine;
+    row_ = all.row;
+    gap_ = row_ - all.lines * kLine;
   }
 
   HWY_INLINE void fetch_part() {
-    for (Lines& lines : lines_) {
-      if (lines.left <= 0) continue;
-      const T* at = lines.at;
-      const T* end = lines.end;
-      std::int64_t count = lines.together;
-      keep_in_register(count);  // else the compiler keeps two counters in one vector
-      lines.left -= count;
-      for (; count > 0; --count) {
-        __builtin_prefetch(at, 0, 2);
-        at += kLine;
-        if (at == end) {
-          at += lines.gap;
-          end += lines.row;
-        }
+    if (left_ <= 0) return;
+    const T* at = at_;
+    const T* end = end_;
+    std::int64_t count = together_;
+    keep_in_register(count);  // else the compiler keeps two counters in one vector
+    left_ -= count;
+    for (; count > 0; --count) {
+      __builtin_prefetch(at, 0, 2);
+      at += kLine;
+      if (at == end) {
+        at += gap_;
+        end += row_;
       }
-      lines.at = at;
-      lines.end = end;
     }
+    at_ = at;
+    end_ = end;
   }
 
  private:
   static constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
 
-  struct Lines {
-    const T* at = nullptr;
-    const T* end = nullptr;     // end of the current row
-    std::ptrdiff_t gap = 0;     // elements from there to the next row
-    std::ptrdiff_t row = 0;     // row stride in elements
-    std::int64_t left = 0;      // cache lines left
-    std::int64_t together = 0;  // cache lines per part
-  };
-
-  Lines lines_[2];
+  const T* at_ = nullptr;
+  const T* end_ = nullptr;     // end of the current row
+  std::ptrdiff_t gap_ = 0;     // elements from there to the next row
+  std::ptrdiff_t row_ = 0;     // row stride in elements
+  std::int64_t left_ = 0;      // cache lines left
+  std::int64_t together_ = 0;  // cache lines per part
 };
 
 /// Prefetches row `row` of each matrix that a tile's epilogue reads or writes.

@@ -64,10 +64,6 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   constexpr std::int64_t kWidestBPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   GemmExtras<T> extras;  // with them, tiles fetch A too
-  for (std::size_t i = 0; i < operands.prefetch.size(); ++i) {
-    extras.prefetch[i] = operands.prefetch[i];
-    extras.prefetch_rows = std::max(extras.prefetch_rows, operands.prefetch[i].rows);
-  }
   extras.reads_next[0] = operands.c;
   extras.reads_next_row = operands.c_row;
   extras.reads_next_count = 1;
@@ -93,7 +89,6 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.extras = &extras;
     tile.column = column;
     run_rows(tile, columns.is_big(p) ? rows.wide : rows.narrow);
-    extras.prefetch_rows = 0;
     packed += padded * k;
   });
 }

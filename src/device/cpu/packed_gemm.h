@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 #define ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,9 +40,6 @@ struct PackedGemm {
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
     std::int64_t steps = -1;       ///< the first steps of k to sum over; -1: all
     std::int64_t columns = -1;     ///< the first columns of C to compute; -1: all
-    /// Parts of matrices that are prefetched into the L2 cache by this GEMM, if there are
-    /// kGemmLongSum steps or more.
-    std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 
   static PackedGemm prepare(Isa isa, std::int64_t k, std::int64_t n);
