@@ -7,7 +7,7 @@
 #include "device/isa.h"
 
 // The innermost kernels of GEMM, which compute one tile of C with its sums in registers; one set
-// per instruction set (gemm_tile-inl.h). gemm.cpp decides at plan time which tiles make up a GEMM.
+// per instruction set (gemm_tile-inl.h). gemm_plan.h splits a GEMM among them.
 
 namespace onnxgrad::device {
 
