@@ -59,7 +59,7 @@ GemmProblem<T> make_problem(const GemmSpec& spec) {
                       .has_consumer = spec.has_consumer,
                       .threads = spec.threads};
   gemm.a_line = is_part ? spec.a_row_length : gemm.transpose_a ? spec.m : spec.k;
-  const auto last = std::find(spec.more.begin(), spec.more.end(), GemmStart::kZero);
+  const auto* const last = std::find(spec.more.begin(), spec.more.end(), GemmStart::kZero);
   gemm.more_count = static_cast<int>(last - spec.more.begin());
   ONNXGRAD_ASSERT(gemm.more_count == 0 || (spec.start != GemmStart::kZero && spec.n > 1));
   return gemm;

@@ -17,7 +17,7 @@ namespace {
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 TestMatrix random_matrix(std::int64_t count, std::mt19937& random) {
-  return TestMatrix(DataType::kBfloat16, count, random);
+  return {DataType::kBfloat16, count, random};
 }
 
 const std::uint16_t* bits(const TestMatrix& matrix) {
