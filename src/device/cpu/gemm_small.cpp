@@ -46,7 +46,7 @@ void visit_b_panels(const SmallPlan<T>& plan, GemmTile<T> top, std::int64_t firs
 
 /// Runs all B panels, with all rows in each.
 template <class T>
-void run_all_b_panels(const SmallPlan<T>& plan, GemmTile<T>& tile) {
+inline void run_all_b_panels(const SmallPlan<T>& plan, GemmTile<T>& tile) {
   const std::int64_t count = plan.columns.count();
   if (count > 1) {
     return visit_b_panels(plan, tile, 0, count,
@@ -114,7 +114,7 @@ void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed)
 }
 
 template <class T>
-void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
+inline void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
   T* const packed = reinterpret_cast<T*>(scratch);
   if (plan.threads > 1) return multiply_on_threads(plan, tile, packed);
   if (plan.pack_b) {
@@ -124,15 +124,22 @@ void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
   run_all_b_panels(plan, tile);
 }
 
+/// Multiplies with addends besides `start`, or prefetches: apart, since small GEMMs need no extras.
 template <class T>
-void run_tiles(const void* data, const GemmOperands& operands) {
-  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
-  GemmTile<T> tile = first_tile(plan, operands);
-  if (!plan.fetches && plan.more_count == 0) return multiply(plan, tile, operands.scratch);
+void multiply_with_extras(const SmallPlan<T>& plan, const GemmOperands& operands,
+                          GemmTile<T>& tile) {
   GemmExtras<T> extras;
   set_more(plan, operands, extras);
   if (plan.fetches) set_reads_next(plan, tile.c, tile.start, tile.start_row, extras);
   tile.extras = &extras;
+  multiply(plan, tile, operands.scratch);
+}
+
+template <class T>
+void run_tiles(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  if (plan.fetches || plan.more_count > 0) return multiply_with_extras(plan, operands, tile);
   multiply(plan, tile, operands.scratch);
 }
 
