@@ -123,11 +123,16 @@ TEST_P(EveryGemm, SeveralBlocks) {
 // Sizes with a part of a vector at the end of a row, too.
 TEST_P(EveryGemm, ThreadsChangeNoBit) {
   std::mt19937 random(3);
-  for (const Sizes& sizes : {Sizes{150, 150, 150}, {7, 900, 100}, {300, 53, 100}, {64, 85, 1601}}) {
+  for (const Sizes& sizes : {Sizes{150, 150, 150}, {7, 900, 100}, {300, 53, 100}, {64, 53, 1600}}) {
     for (const GemmFeature feature :
          {GemmFeature::kNone, GemmFeature::kMatrix, GemmFeature::kScalesAndColumnSums,
           GemmFeature::kConsumer, GemmFeature::kPackedB}) {
       GemmCase one = with(sizes, feature, random);
+      if (feature == GemmFeature::kNone) {  // sums of AMX then begin with those of the block before
+        one.gemm.alpha = one.factor = 1;
+        one.c_dtype = one.gemm.dtype;
+        one.gemm.transpose_a = false;
+      }
       GemmRun run(one, random);
       std::vector<std::byte> expected;
       // Emulated AMX takes long.
