@@ -2,6 +2,7 @@
 #define ONNXGRAD_DEVICE_CPU_OPTIONS_H_
 
 #include "device/isa.h"
+#include "device/machine.h"
 #include "opdef/kernel.h"
 
 namespace onnxgrad::device {
@@ -17,7 +18,8 @@ struct CpuOptions {
   const AmxTarget* amx = amx_target();  ///< nullptr: none; tests pass AmxTargets of their own
   /// Whether AMX computes float32 GEMMs too (cpu/gemm_split.h); the bits of results depend on it.
   bool amx_for_float32 = true;
-  Isa isa = best_isa();  ///< of all kernels that are compiled for several
+  Isa isa = best_isa();              ///< of all kernels that are compiled for several
+  Machine machine = this_machine();  ///< caches and ports
 
   bool computes_float32_by_amx() const { return amx != nullptr && amx_for_float32; }
 };

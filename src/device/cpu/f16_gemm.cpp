@@ -1,281 +1,232 @@
 #include "device/cpu/f16_gemm.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
+#include <utility>
 
-#include "device/cpu/amx_target.h"
-#include "device/cpu/f16_gemm_plan.h"
+#include "base/check.h"
+#include "device/cpu/convert.h"
 #include "device/cpu/f16_gemm_vnni.h"
-#include "device/cpu/gemm_driver.h"
-#include "device/cpu/gemm_plan.h"
-#include "device/cpu/vnni_gemm.h"
+#include "device/cpu/gemm_cost.h"
+#include "device/cpu/gemm_source.h"
+#include "device/cpu/gemm_tile.h"
+#include "device/cpu/scratch_layout.h"
 
-// The GEMM kernel of bfloat16 instructions (gemm_driver.h has the loop nest). B panels and, unless
-// it can be read in place, A have the VNNI layout. A C of 16-bit floats has one block of k, so that
-// it is rounded once: blocks of columns and rows are then smaller where k is large. A C with a
-// consumer has one block of k too; the consumer gets it B panel by B panel.
+// Choice of the implementation of a 16-bit GEMM; and kWidened, where no instructions multiply
+// 16-bit floats: a blocked GEMM (gemm_fma.cpp) or a split GEMM (gemm_split.cpp) whose operands are
+// converted as blocks of them are packed. A C of 16-bit floats is rounded part by part by the
+// GEMM's consumer.
 
-namespace onnxgrad::device::f16_gemm {
+namespace onnxgrad::device {
 namespace {
 
-class VnniKernel final : public GemmKernel {
- public:
-  explicit VnniKernel(const F16Plan& plan) : plan_(plan) {}
+constexpr std::int64_t kPartColumns = 256;  // maximum of the columns that end_row() ends at once
+// Sizes of k with a consumer of kVnni and kAmx: at the largest, packed B panels fill the L2 cache;
+// for less than the smallest, to read a matrix shaped like C B panel by B panel takes longer than
+// to multiply.
+constexpr std::int64_t kLeastConsumed = 512;
+constexpr std::int64_t kMostConsumed = 4096;
+constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 
-  void pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
-              std::byte* scratch) const override;
-  void pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
-              std::byte* scratch) const override;
-  void compute(const GemmOperands& operands, const GemmTask& task) const override;
-
- private:
-  /// Rows of A, in place or packed; strides in bytes.
-  struct RowsOfA {
-    const std::byte* at = nullptr;
-    std::ptrdiff_t row = 0, step = 0;
-  };
-
-  /// Pairs of elements of some steps, in whole tiles of AMX.
-  std::int64_t pairs_of(std::int64_t steps) const {
-    const std::int64_t pairs = ceil_div(steps, 2);
-    return plan_.is_amx ? round_up(pairs, kAmxVnni) : pairs;
-  }
-  const std::uint16_t* source_of_a(const GemmOperands& operands, const GemmRows& rows) const {
-    return static_cast<const std::uint16_t*>(operands.a) + (plan_.spec.transpose_a
-                                                                ? rows.k * plan_.a_row + rows.row
-                                                                : rows.row * plan_.a_row + rows.k);
-  }
-  bool has_a_panels() const { return plan_.packs_a && plan_.spec.transpose_a && !plan_.is_amx; }
-  void pack_a_panels(const std::uint16_t* from, const GemmRows& rows, std::byte* to,
-                     std::byte* line) const;
-  void pack_panel(const GemmOperands& operands, const GemmColumns& columns, std::int64_t column,
-                  std::int64_t count, std::int64_t width, std::uint32_t* to, std::byte* line) const;
-  void round_rows(const float* from, std::int64_t rows, std::int64_t steps,
-                  std::uint16_t* to) const;
-  F16End end_of(const GemmOperands& operands, const GemmTask& task, std::int64_t column) const;
-  void consume(const GemmOperands& operands, const GemmTask& task, VnniPanel panel,
-               std::int64_t column) const;
-  void multiply(const VnniPanel& panel) const {
-    plan_.is_amx ? plan_.spec.cpu.amx->run_b_panel(panel) : run_vnni(panel);
-  }
-
-  F16Plan plan_;
+/// Epilogue of a float32 GEMM whose sums are not simply stored.
+struct Ending {
+  PreparedGemm gemm;
+  std::int64_t m = 0, n = 0;
+  bool has_consumer = false;  ///< the GEMM passes parts of C; else all of C is in scratch
+  bool narrows = false;
+  bool adds_f16_row = false;     ///< the GEMM's `start` is the row in float32
+  bool adds_f16_matrix = false;  ///< added by the epilogue
+  bool relu = false;             ///< after adds_f16_matrix
+  ConvertFn widen = nullptr, narrow = nullptr;
+  ScratchArray<float> row = {};   ///< the row in float32
+  ScratchArray<float> sums = {};  ///< [m, n]
 };
 
-// ---- packing ----
+/// An Ending with the operands of a run.
+struct EndingRun {
+  const Ending& ending;
+  const std::uint16_t* start = nullptr;
+  void* c = nullptr;
 
-void VnniKernel::pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
-                        std::byte* scratch) const {
-  const std::uint16_t* from = source_of_a(operands, rows);
-  std::byte* line = plan_.line.in(scratch);
-  auto* elements = reinterpret_cast<std::uint16_t*>(to);
-  if (!plan_.spec.transpose_a) {
-    pad_rows(from, plan_.a_row, rows.rows, rows.steps, 2 * pairs_of(rows.steps), elements);
-  } else if (has_a_panels()) {
-    pack_a_panels(from, rows, to, line);
-  } else {
-    pad_columns(plan_.spec.cpu.isa, from, plan_.a_row, rows.rows, rows.steps, elements,
-                reinterpret_cast<std::uint32_t*>(line));
-  }
-}
-
-/// Packs rows of a transposed A into A panels.
-void VnniKernel::pack_a_panels(const std::uint16_t* from, const GemmRows& rows, std::byte* to,
-                               std::byte* line) const {
-  const std::int64_t pairs = pairs_of(rows.steps);
-  auto* row = reinterpret_cast<std::uint32_t*>(line);
-  auto* panels = reinterpret_cast<std::uint32_t*>(to);
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    pack_vnni(from + 2 * p * plan_.a_row, plan_.a_row,
-              std::min<std::int64_t>(2, rows.steps - 2 * p), rows.rows, row, 0);
-    std::uint32_t* at = panels + p * kVnniPanelRows;
-    for (std::int64_t i = 0; i < rows.rows; i += kVnniPanelRows) {
-      std::memcpy(at, row + i, kVnniPanelRows * sizeof(std::uint32_t));
-      at += kVnniPanelRows * pairs;
-    }
-  }
-}
-
-void VnniKernel::pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
-                        std::byte* scratch) const {
-  const GemmPanels& panels = *columns.panels;
-  const std::int64_t pairs = pairs_of(columns.steps);
-  for (std::int64_t p = columns.first; p < columns.last; ++p) {
-    const auto [offset, width, count] = panels.panel(p, kLanes);
-    pack_panel(operands, columns, panels.column + offset, count, width,
-               reinterpret_cast<std::uint32_t*>(to) + offset * pairs, plan_.line.in(scratch));
-  }
-}
-
-/// Packs `count` columns of B as a panel of `width` columns.
-void VnniKernel::pack_panel(const GemmOperands& operands, const GemmColumns& columns,
-                            std::int64_t column, std::int64_t count, std::int64_t width,
-                            std::uint32_t* to, std::byte* line) const {
-  const F16GemmSpec& spec = plan_.spec;
-  const auto* elements = static_cast<const std::uint16_t*>(operands.b);
-  const auto* floats = static_cast<const float*>(operands.b);
-  const std::int64_t steps = columns.steps;
-  const std::int64_t pairs = ceil_div(steps, 2);
-  std::fill(to + pairs * width, to + pairs_of(steps) * width, 0U);
-  if (!spec.transpose_b) {
-    const std::int64_t at = columns.k * spec.n + column;
-    if (spec.rounds_b) {
-      pack_vnni(floats + at, spec.n, steps, count, to, width);
-    } else {
-      pack_vnni(elements + at, spec.n, steps, count, to, width);
-    }
-    return;
-  }
-  const std::int64_t at = column * spec.k + columns.k;
-  auto* out = reinterpret_cast<float*>(to);  // a transpose moves bits only
-  if (spec.k % 2 == 0 && !spec.rounds_b) {
-    plan_.target->transpose(reinterpret_cast<const float*>(elements + at), spec.k / 2, out, width,
-                            count, pairs);
-  } else {
-    auto* lines = reinterpret_cast<std::uint16_t*>(line);
-    for (std::int64_t j = 0; j < count; j += kLanes) {
-      const std::int64_t rows = std::min(count - j, kLanes);
-      if (spec.rounds_b) {
-        round_rows(floats + at + j * spec.k, rows, steps, lines);
-      } else {
-        pad_rows(elements + at + j * spec.k, spec.k, rows, steps, 2 * pairs, lines);
+  void end_row(const float* sums, std::int64_t at, std::int64_t columns) const {
+    alignas(64) float line[kPartColumns];
+    if (ending.adds_f16_matrix) {
+      ending.widen(line, start + at, columns);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const float sum = line[j] + sums[j];
+        line[j] = ending.relu && sum < 0 ? 0 : sum;  // NaN stays
       }
-      plan_.target->transpose(reinterpret_cast<const float*>(lines), pairs, out + j, width, rows,
-                              pairs);
+      sums = line;
     }
-  }
-  if (count == width) return;
-  for (std::int64_t p = 0; p < pairs; ++p) {
-    std::fill(to + p * width + count, to + (p + 1) * width, 0U);
-  }
-}
-
-void VnniKernel::round_rows(const float* from, std::int64_t rows, std::int64_t steps,
-                            std::uint16_t* to) const {
-  const std::int64_t padded = round_up(steps, 2);
-  for (std::int64_t i = 0; i < rows; ++i) {
-    plan_.narrow(to, from + i * plan_.spec.k, steps);
-    std::fill(to + steps, to + padded, std::uint16_t{0});
-    to += padded;
-  }
-}
-
-// ---- products ----
-
-F16End VnniKernel::end_of(const GemmOperands& operands, const GemmTask& task,
-                          std::int64_t column) const {
-  const F16GemmSpec& spec = plan_.spec;
-  const std::int64_t row = task.rows.row;
-  F16End end{.scale = static_cast<float>(spec.alpha * operands.factor)};
-  end.c_row = spec.n;
-  if (is_f16(spec.c_dtype)) {
-    end.f16_c = static_cast<std::uint16_t*>(operands.c) + row * spec.n + column;
-  } else {
-    end.c = static_cast<float*>(operands.c) + row * spec.n + column;
-  }
-  if (!task.is_first) {
-    end.start = end.c;
-    end.start_row = end.c_row;
-  } else if (spec.start != GemmStart::kZero) {
-    const bool is_row = spec.start == GemmStart::kRow;
-    const std::int64_t at = (is_row ? 0 : row * spec.n) + column;
-    if (is_f16(spec.start_dtype)) {
-      end.f16_start = static_cast<const std::uint16_t*>(operands.start) + at;
+    if (ending.narrows) {
+      ending.narrow(static_cast<std::uint16_t*>(c) + at, sums, columns);
     } else {
-      end.start = static_cast<const float*>(operands.start) + at;
+      std::copy_n(sums, columns, static_cast<float*>(c) + at);
     }
-    end.start_row = is_row ? 0 : spec.n;
   }
-  end.relu = spec.relu && task.is_last;
-  return end;
-}
+};
 
-void VnniKernel::compute(const GemmOperands& operands, const GemmTask& task) const {
-  const GemmPanels& panels = *task.columns.panels;
-  const std::int64_t pairs = pairs_of(task.rows.steps);
-  RowsOfA a{.at = task.a, .row = pairs * 4, .step = 4};
-  if (!plan_.packs_a) {
-    a.at = reinterpret_cast<const std::byte*>(source_of_a(operands, task.rows));
-    a.row = plan_.a_row * 2;
-  } else if (has_a_panels()) {
-    a.row = 4;
-    a.step = kVnniPanelRows * 4;
-  }
-  for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
-    const auto [offset, width, count] = panels.panel(p, kLanes);
-    const std::int64_t column = panels.column + offset;
-    VnniPanel panel{.a = a.at,
-                    .a_row = a.row,
-                    .a_step = a.step,
-                    .b = reinterpret_cast<const std::uint32_t*>(task.b) + offset * pairs,
-                    .rows = task.rows.rows,
-                    .pairs = pairs,
-                    .vectors = static_cast<int>(width / kLanes),
-                    .columns = count,
-                    .end = {}};
-    if (plan_.spec.has_consumer) {
-      consume(operands, task, panel, column);
-    } else {
-      panel.end = end_of(operands, task, column);
-      multiply(panel);
+void end_part(const void* context, const GemmBlock& block) {
+  const auto& run = *static_cast<const EndingRun*>(context);
+  const auto* sums = static_cast<const float*>(block.c);
+  for (std::int64_t i = 0; i < block.rows; ++i, sums += block.c_row) {
+    const std::int64_t at = (block.row + i) * run.ending.n + block.column;
+    for (std::int64_t j = 0; j < block.columns; j += kPartColumns) {
+      run.end_row(sums + j, at + j, std::min(kPartColumns, block.columns - j));
     }
   }
 }
 
-/// Passes sums to the consumer, a few rows at a time, and prefetches matrices that it reads.
-void VnniKernel::consume(const GemmOperands& operands, const GemmTask& task, VnniPanel panel,
-                         std::int64_t column) const {
-  float* const sums = plan_.sums.in(task.scratch);
-  panel.end = {.c = sums,
-               .c_row = kBPanelColumns,
-               .scale = static_cast<float>(plan_.spec.alpha * operands.factor)};
-  const std::int64_t all = panel.rows;
-  for (std::int64_t i = 0; i < all; i += plan_.consumer_rows) {
-    panel.rows = std::min(plan_.consumer_rows, all - i);
-    const std::int64_t row = task.rows.row + i;
-    for (const void* matrix : operands.reads_next) {
-      if (matrix == nullptr) continue;
-      const float* from = static_cast<const float*>(matrix) + row * plan_.spec.n + column;
-      for (std::int64_t r = 0; r < panel.rows; ++r, from += plan_.spec.n) {
-        for (std::int64_t j = 0; j < panel.columns; j += kLanes) __builtin_prefetch(from + j, 1, 2);
-      }
-    }
-    multiply(panel);
-    operands.finished(operands.context, {.c = sums,
-                                         .c_row = kBPanelColumns,
-                                         .row = row,
-                                         .rows = panel.rows,
-                                         .column = column,
-                                         .columns = panel.columns});
-    panel.a += has_a_panels() ? panel.rows * 4 * panel.pairs : panel.rows * panel.a_row;
+void run_with_ending(const void* data, const GemmOperands& operands) {
+  const auto& ending = *static_cast<const Ending*>(data);
+  EndingRun run{.ending = ending, .c = operands.c};
+  if (ending.adds_f16_matrix) run.start = static_cast<const std::uint16_t*>(operands.start);
+  GemmOperands inner = operands;
+  if (ending.adds_f16_row) {
+    float* row = ending.row.in(operands.scratch);
+    ending.widen(row, operands.start, ending.n);
+    inner.start = row;
   }
+  if (ending.has_consumer) {
+    inner.finished = end_part;
+    inner.context = &run;
+    inner.reads_next = {operands.c, run.start};
+    inner.reads_next_size = ending.narrows ? 2 : 4;
+    return ending.gemm(inner);
+  }
+  inner.c = ending.sums.in(operands.scratch);
+  ending.gemm(inner);
+  end_part(&run, {.c = inner.c, .c_row = ending.n, .rows = ending.m, .columns = ending.n});
+}
+
+/// Returns the float32 GEMM without its epilogue.
+GemmSpec in_float32(const F16GemmSpec& spec) {
+  GemmSpec gemm{.m = spec.m,
+                .n = spec.n,
+                .k = spec.k,
+                .transpose_a = spec.transpose_a,
+                .transpose_b = spec.transpose_b,
+                .alpha = spec.alpha,
+                .has_run_time_factor = true,
+                .threads = spec.threads,
+                .cpu = spec.cpu};
+  if (spec.k == 0) return gemm;
+  gemm.a_row_length = spec.a_row_length;
+  gemm.a_source = source_of_f16(spec.cpu.isa, spec.dtype);
+  gemm.b_source = source_of_f16(spec.cpu.isa, spec.dtype, spec.rounds_b);
+  return gemm;
+}
+
+PreparedGemm prepare_widened(const F16GemmSpec& spec) {
+  GemmSpec gemm = in_float32(spec);
+  const bool adds_f16 = spec.start != GemmStart::kZero && is_f16(spec.start_dtype);
+  const bool adds_f16_matrix = adds_f16 && spec.start == GemmStart::kMatrix;
+  const bool ends = is_f16(spec.c_dtype) || adds_f16;
+  if (!adds_f16_matrix) {
+    gemm.start = spec.start;
+    gemm.relu = spec.relu;
+  }
+  gemm.has_consumer = spec.has_consumer || (ends && can_have_consumer(gemm));
+  PreparedGemm prepared = prepare_gemm(gemm);
+  prepared.label = fmt::format("{} widened {}", dtype_name(spec.dtype), prepared.label);
+  if (!ends) return prepared;
+  auto ending = std::make_shared<Ending>();
+  ending->m = spec.m, ending->n = spec.n;
+  ending->has_consumer = gemm.has_consumer;
+  ending->narrows = is_f16(spec.c_dtype);
+  ending->adds_f16_row = adds_f16 && !adds_f16_matrix;
+  ending->adds_f16_matrix = adds_f16_matrix;
+  ending->relu = spec.relu;
+  ending->widen = find_conversion(spec.cpu.isa, spec.dtype, DataType::kFloat32);
+  ending->narrow = find_conversion(spec.cpu.isa, DataType::kFloat32, spec.dtype);
+  PreparedGemm all;
+  all.fn = run_with_ending;
+  all.label = prepared.label;
+  ScratchLayout layout;
+  layout.reserve<std::byte>(prepared.scratch_bytes);  // first: the product gets the whole block
+  if (ending->adds_f16_row) ending->row = layout.reserve<float>(spec.n);
+  if (!ending->has_consumer) ending->sums = layout.reserve<float>(spec.m * spec.n);
+  all.scratch_bytes = layout.size_bytes();
+  ending->gemm = std::move(prepared);
+  all.data = std::move(ending);
+  return all;
+}
+
+void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
+
+F16GemmChoice choose(const F16GemmSpec& spec) {
+  if (spec.choice != F16GemmChoice::kBest) return spec.choice;
+  const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
+  constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
+  if (is_bfloat16 && has_f16_gemm(F16GemmChoice::kAmx, spec.cpu) && spec.m >= kAmxRows &&
+      spec.n >= kVnniLanes && spec.k >= 2 * kAmxVnni) {
+    return F16GemmChoice::kAmx;
+  }
+  return is_bfloat16 && has_f16_gemm(F16GemmChoice::kVnni, spec.cpu) ? F16GemmChoice::kVnni
+                                                                     : F16GemmChoice::kWidened;
+}
+
+/// Whether a GEMM with a consumer and a small k is widened, which passes longer rows of C.
+bool has_consumer_rows(const F16GemmSpec& spec) {
+  return spec.has_consumer && spec.choice == F16GemmChoice::kBest && spec.k < kLeastConsumed &&
+         choose_gemm(in_float32(spec), machine_of(spec.cpu)) == GemmChoice::kSplit;
+}
+
+bool is_widened(const F16GemmSpec& spec) {
+  return choose(spec) == F16GemmChoice::kWidened || has_consumer_rows(spec);
 }
 
 }  // namespace
 
-PreparedGemm drive(F16Plan plan) {
-  constexpr std::int64_t kBytes = 2;  // of an element
-  const F16GemmSpec& spec = plan.spec;
-  // The last A panel is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan.block_m, plan.consumer_rows) + kLanes;
-  const std::int64_t k_room = round_up(plan.block_k, 2 * kAmxVnni);
-  ScratchLayout own;
-  plan.sums = own.reserve<float>(spec.has_consumer ? plan.consumer_rows * kBPanelColumns : 0);
-  plan.line = own.reserve<std::byte>(
-      std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan.block_n * 4}));
-  GemmBlocking blocking{.m = plan.block_m, .n = plan.block_n, .k = plan.block_k};
-  blocking.row_unit = plan.consumer_rows;
-  blocking.unit = kLanes;
-  blocking.panel_units = kVnniMaxVectors;
-  blocking.a_bytes = plan.packs_a ? aligned_bytes<std::byte>(row_room * k_room * kBytes) : 0;
-  blocking.b_unit_bytes = kLanes * k_room * kBytes;
-  blocking.scratch_bytes = own.size_bytes();
-  blocking.has_consumer = spec.has_consumer;
-  return drive_gemm(spec.m, spec.n, spec.k, spec.threads, blocking,
-                    std::make_unique<VnniKernel>(plan));
+bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
+  if (choice == F16GemmChoice::kVnni) {
+    return cpu_has_bf16_dot() && gemm_target<float>(cpu.isa).lanes == kVnniLanes;
+  }
+  if (choice == F16GemmChoice::kAmx) return cpu.amx != nullptr;
+  return true;
 }
 
-}  // namespace onnxgrad::device::f16_gemm
+bool can_have_consumer(const F16GemmSpec& spec) {
+  if (is_widened(spec)) return can_have_consumer(in_float32(spec));
+  return spec.k >= kLeastConsumed && spec.k <= kMostConsumed;
+}
+
+F16GemmSpec f16_gemm_spec(const GemmSpec& gemm) {
+  return {.dtype = gemm.dtype,
+          .m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .transpose_a = gemm.transpose_a,
+          .transpose_b = gemm.transpose_b,
+          .a_row_length = gemm.a_row_length,
+          .start = gemm.start,
+          .alpha = gemm.alpha,
+          .relu = gemm.relu,
+          .threads = gemm.threads,
+          .cpu = gemm.cpu};
+}
+
+PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
+  ONNXGRAD_ASSERT(is_f16(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
+  ONNXGRAD_ASSERT(!given.has_consumer ||
+                  (can_have_consumer(given) && given.start == GemmStart::kZero && !given.relu &&
+                   !is_f16(given.c_dtype)));
+  F16GemmSpec spec = given;
+  const double flops =
+      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
+  if (flops < kSharedFlops) spec.threads = 1;
+  if (is_widened(spec)) return prepare_widened(spec);
+  const bool is_amx = choose(spec) == F16GemmChoice::kAmx;
+  PreparedGemm prepared;
+  prepared.fn = run_nothing;
+  if (spec.m > 0 && spec.n > 0) prepared = prepare_vnni_gemm(spec, is_amx);
+  prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
+                               is_amx ? "tiles AMX" : "VNNI AVX512-BF16", spec.m, spec.n, spec.k);
+  return prepared;
+}
+
+}  // namespace onnxgrad::device

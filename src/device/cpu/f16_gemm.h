@@ -6,13 +6,13 @@
 #include "device/cpu/gemm.h"
 #include "onnxgrad/dtype.h"
 
-// GEMM of bfloat16 or float16 matrices with sums in float32; f16_gemm_plan.cpp chooses among:
+// GEMM of bfloat16 or float16 matrices with sums in float32; f16_gemm.cpp chooses among:
 //
 //   kVnni     bfloat16, AVX512-BF16: B packed in VNNI layout, two elements of k in 32 bits
 //   kAmx      bfloat16, AMX: VNNI layout, tiles of 16 x 16 sums
-//   kWidened  any processor and type: a float32 GEMM of converted operands (f16_gemm_widened.cpp)
+//   kWidened  any processor and type: a float32 GEMM of converted operands
 //
-// f16_gemm.cpp has the loops of kVnni and kAmx, f16_gemm_vnni.h the interface of their kernels.
+// f16_gemm_kernel.cpp has the blocks of kVnni and kAmx, f16_gemm_vnni.h their innermost loops.
 
 namespace onnxgrad::device {
 

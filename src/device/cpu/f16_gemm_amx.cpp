@@ -219,8 +219,11 @@ ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
     if (rows != configured) load_config(rows);
     configured = rows;
     block.a = b_panel.a + row * b_panel.a_row;
-    for (std::int64_t column = 0; column < b_panel.columns; column += 2 * kTile) {
-      const std::int64_t columns = std::min<std::int64_t>(2 * kTile, b_panel.columns - column);
+    std::int64_t columns = 0;
+    for (std::int64_t column = 0; column < b_panel.columns; column += columns) {
+      columns = std::min<std::int64_t>(2 * kTile, b_panel.columns - column);
+      // Full vectors are always direct: no bit depends on where panels begin.
+      if (is_plain && columns > kTile) columns = columns / kTile * kTile;
       const bool is_direct = is_plain && columns % kTile == 0;
       block.b = reinterpret_cast<const std::byte*>(b_panel.b) + column * 4;
       block.start =

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/cpu/gemm_tile.h"
+#include "device/cpu/gemm.h"
 
-// The inner kernels of f16_gemm.cpp and its packing: the product of a panel of A's rows with a
-// packed B panel in VNNI layout. A VNNI pair is two bfloat16 elements adjacent in k, in 32 bits.
+// The inner kernels of f16_gemm_kernel.cpp and its packing: the product of a panel of A's rows with
+// a packed B panel in VNNI layout. A VNNI pair is two bfloat16 elements adjacent in k, in 32 bits.
 
 namespace onnxgrad::device {
 
@@ -58,6 +58,11 @@ void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t 
 /// Rounds float32 to bfloat16 and packs it into VNNI layout.
 void pack_vnni(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                std::uint32_t* to, std::ptrdiff_t to_row);
+
+struct F16GemmSpec;  // f16_gemm.h
+
+/// Plans a GEMM of bfloat16 by AVX512-BF16 or AMX (f16_gemm_kernel.cpp): all fields but the label.
+PreparedGemm prepare_vnni_gemm(const F16GemmSpec& spec, bool is_amx);
 
 }  // namespace onnxgrad::device
 

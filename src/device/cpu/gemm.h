@@ -13,8 +13,8 @@
 
 // Dense matrix products (GEMM) for kernels: prepare_gemm chooses the implementation and computes at
 // plan time all that depends on sizes only; a call of the PreparedGemm only multiplies. Start
-// reading at GemmSpec; gemm_driver.h has the loop nest of large products, gemm.cpp those of small
-// ones, gemm_tile.h the innermost loops, gemm_cost.h the choice.
+// reading at GemmSpec; gemm_driver.h has the loop nest of large products, gemm_small.cpp those of
+// small ones, gemm_tile.h the innermost loops, gemm_cost.h the choice.
 
 namespace onnxgrad::device {
 

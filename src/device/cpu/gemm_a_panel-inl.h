@@ -41,13 +41,15 @@ class APanelTile {
   static constexpr bool kHasChunks = kA == GemmPackedA::kRowAPanel;
   static constexpr std::ptrdiff_t kChunk = kGemmChunk * kRows;
 
-  HWY_INLINE explicit APanelTile(const GemmTile<T>& tile)
-      : tile_(tile), a_(tile.a), reads_next_(tile, tile.steps / kUnrolled) {}
+  HWY_INLINE explicit APanelTile(const GemmTile<T>& tile) : tile_(tile), a_(tile.a) {}
 
   HWY_INLINE void multiply() {
     const TileEnd<D, kRows, kVectors> end{hn::FirstN(D(), static_cast<std::size_t>(tile_.tail)),
                                           tile_.tail};
-    Prefetch<T> prefetch(tile_, (tile_.steps + kGemmChunk - 1) / kGemmChunk);
+    const std::int64_t chunks = (tile_.steps + kGemmChunk - 1) / kGemmChunk;
+    Prefetch<T> prefetch(tile_, chunks);
+    // Rows of C that are prefetched with each chunk of steps.
+    const std::int64_t rows = (kRows + chunks - 1) / std::max<std::int64_t>(chunks, 1);
     for (std::int64_t block = 0; block < tile_.blocks; ++block) {
       Sums sum;
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
@@ -55,9 +57,15 @@ class APanelTile {
       });
       a_ = tile_.a + block * tile_.a_block;
       b_ = tile_.b;
-      reads_next_.begin(tile_, block * kRows);
+      std::int64_t row = 0;
       for (std::int64_t left = tile_.steps; left > 0; left -= kGemmChunk) {
-        if (tile_.extras != nullptr) prefetch.fetch_part();
+        if (tile_.extras != nullptr) {
+          prefetch.fetch_part();
+          for (const std::int64_t end = std::min<std::int64_t>(row + rows, kRows); row < end;
+               ++row) {
+            prefetch_row<kVectors, kLanes>(tile_, block * kRows + row);
+          }
+        }
         add_chunk(sum, left);
       }
       end.finish(sum, tile_, block * kRows);
@@ -74,10 +82,7 @@ class APanelTile {
   }
 
   HWY_INLINE void add_steps(Sums& sum, std::int64_t steps) {
-    for (; steps >= kUnrolled; steps -= kUnrolled) {
-      reads_next_.fetch_part();
-      add<kUnrolled>(sum);
-    }
+    for (; steps >= kUnrolled; steps -= kUnrolled) add<kUnrolled>(sum);
     for (; steps > 0; --steps) add<1>(sum);
   }
 
@@ -112,7 +117,6 @@ class APanelTile {
   const GemmTile<T>& tile_;
   const T* a_;
   const T* b_ = nullptr;
-  ReadsNext<T, kRows, kVectors * kLanes> reads_next_;
 };
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE

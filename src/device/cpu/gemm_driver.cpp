@@ -4,12 +4,23 @@
 #include <utility>
 #include <vector>
 
-#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 
 namespace onnxgrad::device {
 namespace {
+
+/// Writes columns [first, last) of `to`, the sums of `count` rows [n] at `sums`.
+template <class T>
+void add_column_sums(const std::byte* sums, std::int64_t count, std::int64_t n, std::int64_t first,
+                     std::int64_t last, void* to) {
+  const T* const from = reinterpret_cast<const T*>(sums);
+  for (std::int64_t j = first; j < last; ++j) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < count; ++i) sum += static_cast<double>(from[i * n + j]);
+    static_cast<T*>(to)[j] = static_cast<T>(sum);
+  }
+}
 
 struct DriverPlan {
   std::unique_ptr<const GemmKernel> kernel;
@@ -29,10 +40,11 @@ struct DriverPlan {
   ScratchArray<std::byte> packed_b = {};  ///< in scratch if shared, else a thread's
   ScratchArray<std::byte> packed_a = {};  ///< the same; all blocks of rows if shared
   ScratchArray<std::byte> kernel_scratch = {};
-  ScratchArray<std::byte> column_sums = {};  ///< [row_blocks, n]
+  ScratchArray<std::byte> column_sums = {};  ///< [sum_rows(), n]
   ScratchBlocks thread_scratch = {};
 
   bool packs_b() const { return blocking.b_unit_bytes > 0; }
+  std::int64_t sum_rows() const { return ceil_div(m, kGemmSumRows); }
   /// Steps for which B is packed at once.
   std::int64_t packed_steps() const { return blocking.has_consumer ? k : blocking.k; }
 };
@@ -56,13 +68,10 @@ class Run {
     }
     if (plan_.blocking.sum_bytes == 0) return;
     parallel_ranges(plan_.threads, plan_.n, [&](std::int64_t first, std::int64_t last) {
-      const std::byte* sums = plan_.column_sums.in(operands_.scratch);
-      void* to = operands_.column_sums;
-      if (plan_.blocking.sum_bytes == sizeof(double)) {
-        add_column_sums<double>(sums, plan_.row_blocks, plan_.n, first, last, to);
-      } else {
-        add_column_sums<float>(sums, plan_.row_blocks, plan_.n, first, last, to);
-      }
+      const auto add = plan_.blocking.sum_bytes == sizeof(double) ? add_column_sums<double>
+                                                                  : add_column_sums<float>;
+      add(plan_.column_sums.in(operands_.scratch), plan_.sum_rows(), plan_.n, first, last,
+          operands_.column_sums);
     });
   }
 
@@ -137,8 +146,8 @@ class Run {
     }
     if (plan_.packs_b()) task.b = packed_b(worker) + offset_of(block, k);
     if (plan_.blocking.sum_bytes > 0) {
-      task.column_sums =
-          plan_.column_sums.in(operands_.scratch) + i * plan_.n * plan_.blocking.sum_bytes;
+      task.column_sums = plan_.column_sums.in(operands_.scratch) +
+                         task.rows.row / kGemmSumRows * plan_.n * plan_.blocking.sum_bytes;
     }
     plan_.kernel->compute(operands_, task);
   }
@@ -359,7 +368,7 @@ std::int64_t lay_out(DriverPlan& plan) {
   plan.packed_a = plan.shares_a ? all.reserve<std::byte>(a_blocks * blocking.a_bytes)
                                 : own.reserve<std::byte>(blocking.a_bytes);
   plan.kernel_scratch = own.reserve<std::byte>(blocking.scratch_bytes);
-  plan.column_sums = all.reserve<std::byte>(plan.row_blocks * plan.n * blocking.sum_bytes);
+  plan.column_sums = all.reserve<std::byte>(plan.sum_rows() * plan.n * blocking.sum_bytes);
   plan.thread_scratch = all.reserve_blocks(plan.threads, own);
   return all.size_bytes();
 }

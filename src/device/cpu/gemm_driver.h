@@ -29,8 +29,8 @@
 // and A if it is packed together, are packed for all of k, and a block of C is completed before the
 // next.
 //
-// Elements of C are sums over k in order, whatever the number of threads. Sums of columns are added
-// tile by tile, which other numbers of threads cut otherwise: they may differ by rounding.
+// Elements of C are sums over k in order, and sums of columns are added for kGemmSumRows rows at a
+// time, then in float64: no bit depends on the number of threads.
 
 namespace onnxgrad::device {
 

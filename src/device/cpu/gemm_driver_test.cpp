@@ -3,18 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <vector>
 
-#include "device/cpu/gemm_column_sums.h"
-#include "device/cpu/threads.h"
+#include "device/cpu/gemm_epilogue.h"
+#include "device/testing/gemm_checks.h"
 
-// The loop nest of GEMMs with a kernel in plain C++: packing and one block, of a C without addends.
+// The loop nest of GEMMs with a kernel in plain C++: packing and the sums of one block.
 
-namespace onnxgrad::device {
+namespace onnxgrad::device::gemm_driver_test {
 namespace {
 
 constexpr std::int64_t kLanes = 4;
@@ -24,19 +26,24 @@ struct Counts {
   std::atomic<std::int64_t> a{0}, b{0};
 };
 
-/// C = A B, row-major, with integers in float32, whose sums are exact.
+/// C = A B + start, row-major, with integers in float32, whose sums are exact.
 class PlainKernel final : public GemmKernel {
  public:
-  PlainKernel(std::int64_t n, std::int64_t k, const GemmBlocking& blocking, Counts& counts)
-      : n_(n), k_(k), blocking_(blocking), counts_(counts) {}
+  PlainKernel(const GemmProblem<float>& gemm, const GemmBlocking& blocking, Counts& counts)
+      : gemm_(gemm), blocking_(blocking), counts_(counts) {}
+
+  /// Scratch: the sums of a panel, and a consumer's block of C.
+  static std::int64_t scratch_bytes(const GemmBlocking& blocking) {
+    const std::int64_t width = blocking.panel_units * kLanes;
+    return 4 * blocking.m * (width + (blocking.has_consumer ? blocking.n : 0));
+  }
 
   /// Packs A row by row.
   void pack_a(const GemmOperands& operands, const GemmRows& rows, std::byte* to,
               std::byte* /*scratch*/) const override {
-    auto* packed = reinterpret_cast<float*>(to);
     for (std::int64_t i = 0; i < rows.rows; ++i) {
-      const float* from = a_of(operands) + (rows.row + i) * k_ + rows.k;
-      std::copy_n(from, rows.steps, packed + i * rows.steps);
+      std::copy_n(a_of(operands, rows, i), rows.steps,
+                  reinterpret_cast<float*>(to) + i * rows.steps);
     }
     counts_.a += rows.rows * rows.steps;
   }
@@ -48,9 +55,7 @@ class PlainKernel final : public GemmKernel {
       const auto [offset, width, count] = columns.panels->panel(p, kLanes);
       auto* packed = reinterpret_cast<float*>(to) + offset * columns.steps;
       for (std::int64_t s = 0; s < columns.steps; ++s, packed += width) {
-        const float* from = static_cast<const float*>(operands.b) + (columns.k + s) * n_ +
-                            columns.panels->column + offset;
-        std::copy_n(from, count, packed);
+        std::copy_n(b_of(operands, columns, offset) + s * gemm_.n, count, packed);
         std::fill(packed + count, packed + width, 0.0F);
       }
       counts_.b += count * columns.steps;
@@ -59,53 +64,48 @@ class PlainKernel final : public GemmKernel {
 
   void compute(const GemmOperands& operands, const GemmTask& task) const override {
     const GemmRows& rows = task.rows;
-    float* sums = begin_column_sums<float>(task, kLanes);
-    // A consumer's block, from its first row and column on.
-    float* c = static_cast<float*>(operands.c) + rows.row * n_ + task.columns.panels->column;
-    std::int64_t c_row = n_;
+    GemmBuffer<float> buffer{.row = rows.row, .rows = rows.rows};
+    buffer.sums = reinterpret_cast<float*>(task.scratch);
+    buffer.sums_row = blocking_.panel_units * kLanes;
+    buffer.c = static_cast<float*>(operands.c);
+    buffer.c_row = gemm_.n;
     if (blocking_.has_consumer) {
-      c = reinterpret_cast<float*>(task.scratch);
-      c_row = blocking_.n;
+      buffer.c_row = blocking_.n;
+      buffer.c = buffer.sums + blocking_.m * buffer.sums_row - rows.row * buffer.c_row -
+                 task.columns.panels->column;
     }
     for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
       const auto [offset, width, count] = task.columns.panels->panel(p, kLanes);
+      const float* b = task.b != nullptr
+                           ? reinterpret_cast<const float*>(task.b) + offset * rows.steps
+                           : b_of(operands, task.columns, offset);
+      const std::int64_t b_row = task.b != nullptr ? width : gemm_.n;
       for (std::int64_t i = 0; i < rows.rows; ++i) {
         const float* a = task.a != nullptr ? reinterpret_cast<const float*>(task.a) + i * rows.steps
-                                           : a_of(operands) + (rows.row + i) * k_ + rows.k;
+                                           : a_of(operands, rows, i);
         for (std::int64_t j = 0; j < count; ++j) {
-          float sum = task.is_first ? 0 : c[i * c_row + offset + j];
-          for (std::int64_t s = 0; s < rows.steps; ++s) {
-            sum += a[s] * b_at(operands, task, p, s)[j];
-          }
-          c[i * c_row + offset + j] = sum;
-          if (sums != nullptr) sums[task.columns.panels->column + offset + j] += sum;
+          float& sum = buffer.sums[i * buffer.sums_row + j];
+          sum = 0;
+          for (std::int64_t s = 0; s < rows.steps; ++s) sum += a[s] * b[s * b_row + j];
         }
       }
-      if (!blocking_.has_consumer || !task.is_last) continue;
-      operands.finished(operands.context, {.c = c + offset,
-                                           .c_row = c_row,
-                                           .row = rows.row,
-                                           .rows = rows.rows,
-                                           .column = task.columns.panels->column + offset,
-                                           .columns = count});
+      buffer.column = task.columns.panels->column + offset;
+      buffer.columns = count;
+      end_buffer(gemm_, operands, task, buffer);
     }
   }
 
  private:
-  const float* a_of(const GemmOperands& operands) const {
-    return static_cast<const float*>(operands.a);
+  const float* a_of(const GemmOperands& operands, const GemmRows& rows, std::int64_t i) const {
+    return static_cast<const float*>(operands.a) + (rows.row + i) * gemm_.k + rows.k;
   }
-  const float* b_at(const GemmOperands& operands, const GemmTask& task, std::int64_t p,
-                    std::int64_t s) const {
-    const auto [offset, width, count] = task.columns.panels->panel(p, kLanes);
-    if (task.b == nullptr) {  // the kernel's own business: B in place
-      return static_cast<const float*>(operands.b) + (task.rows.k + s) * n_ +
-             task.columns.panels->column + offset;
-    }
-    return reinterpret_cast<const float*>(task.b) + offset * task.rows.steps + s * width;
+  const float* b_of(const GemmOperands& operands, const GemmColumns& columns,
+                    std::int64_t offset) const {
+    return static_cast<const float*>(operands.b) + columns.k * gemm_.n + columns.panels->column +
+           offset;
   }
 
-  std::int64_t n_, k_;
+  GemmProblem<float> gemm_;
   GemmBlocking blocking_;
   Counts& counts_;
 };
@@ -130,27 +130,33 @@ std::vector<float> integers(std::int64_t count, unsigned seed) {
 }
 
 Results run(const Case& given) {
+  const bool adds = !given.consumes;
   GemmBlocking blocking{.m = std::min(given.block_m, given.m), .n = given.block_n};
   blocking.k = given.block_k;
-  blocking.row_unit = 4;
+  blocking.row_unit = given.sums ? kGemmSumRows : 4;
+  if (given.sums) blocking.m = std::min(kGemmSumRows, given.m);
   blocking.unit = kLanes;
   blocking.panel_units = 2;
   blocking.a_bytes = given.packs_a ? blocking.m * blocking.k * 4 : 0;
   blocking.b_unit_bytes = given.packs_b ? kLanes * blocking.k * 4 : 0;
   blocking.packs_a_once = given.packs_a_once;
   blocking.sum_bytes = given.sums ? 4 : 0;
-  blocking.scratch_bytes = given.consumes ? blocking.m * blocking.n * 4 : 0;
   blocking.has_consumer = given.consumes;
+  blocking.scratch_bytes = PlainKernel::scratch_bytes(blocking);
+  GemmProblem<float> gemm{.target = &gemm_target<float>(best_isa())};
+  gemm.m = given.m, gemm.n = given.n, gemm.k = given.k;
+  gemm.start = adds ? GemmStart::kRow : GemmStart::kZero;
+  gemm.has_consumer = given.consumes;
   Counts counts;
-  const PreparedGemm gemm =
-      drive_gemm(given.m, given.n, given.k, given.threads, blocking,
-                 std::make_unique<PlainKernel>(given.n, given.k, blocking, counts));
+  const PreparedGemm prepared = drive_gemm(given.m, given.n, given.k, given.threads, blocking,
+                                           std::make_unique<PlainKernel>(gemm, blocking, counts));
   const std::vector<float> a = integers(given.m * given.k, 1);
   const std::vector<float> b = integers(given.k * given.n, 2);
+  const std::vector<float> start = integers(given.n, 3);
   Results results;
   results.c.assign(static_cast<std::size_t>(given.m * given.n), -1e6F);
   results.column_sums.assign(static_cast<std::size_t>(given.n), -1e6F);
-  std::vector<std::byte> scratch(static_cast<std::size_t>(gemm.scratch_bytes) + 64);
+  const Guarded scratch(prepared.scratch_bytes, 64);
   struct Consumer {
     float* c;
     std::int64_t n;
@@ -162,14 +168,14 @@ Results run(const Case& given) {
                   to.c + (block.row + i) * to.n + block.column);
     }
   };
-  const auto address = reinterpret_cast<std::uintptr_t>(scratch.data());
-  gemm({.a = a.data(),
-        .b = b.data(),
-        .c = given.consumes ? nullptr : results.c.data(),
-        .scratch = scratch.data() + (64 - address % 64) % 64,
-        .column_sums = results.column_sums.data(),
-        .finished = finished,
-        .context = &consumer});
+  prepared({.a = a.data(),
+            .b = b.data(),
+            .start = start.data(),
+            .c = given.consumes ? nullptr : results.c.data(),
+            .scratch = scratch.begin(),
+            .column_sums = results.column_sums.data(),
+            .finished = finished,
+            .context = &consumer});
   results.packed_a = counts.a;
   results.packed_b = counts.b;
   return results;
@@ -202,10 +208,11 @@ TEST(GemmDriver, ComputesProductsInAnyBlocksOnAnyThreads) {
   for (Case one : cases()) {
     const std::vector<float> a = integers(one.m * one.k, 1);
     const std::vector<float> b = integers(one.k * one.n, 2);
+    const std::vector<float> start = integers(one.n, 3);
     std::vector<float> c, sums(static_cast<std::size_t>(one.n));
     for (std::int64_t i = 0; i < one.m; ++i) {
       for (std::int64_t j = 0; j < one.n; ++j) {
-        float sum = 0;
+        float sum = one.consumes ? 0 : start[static_cast<std::size_t>(j)];
         for (std::int64_t s = 0; s < one.k; ++s) {
           sum += a[static_cast<std::size_t>(i * one.k + s)] *
                  b[static_cast<std::size_t>(s * one.n + j)];
@@ -257,4 +264,4 @@ TEST(GemmDriver, ThreadsPackTogether) {
 }
 
 }  // namespace
-}  // namespace onnxgrad::device
+}  // namespace onnxgrad::device::gemm_driver_test

@@ -1,42 +1,49 @@
 #include "device/cpu/gemm_fma.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <type_traits>
 
-#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_driver.h"
+#include "device/cpu/gemm_epilogue.h"
 #include "device/cpu/scratch_layout.h"
 
 // The GEMM kernel of vector multiply-adds. A B panel is as wide as a tile (gemm_tile.h) and is
 // multiplied by all rows of a block, tile below tile; A is read in place, or in panels as high as a
-// tile. While tiles run, they prefetch the rows of C and of its addends. If there is one block of
-// rows only and a B panel is small, each panel is packed right before its tiles, always at the same
-// address, in the L1 cache. Operands of another type (GemmSpec::a_source) are converted as they are
-// packed. A consumer gets the results of a few tiles at a time from a buffer in the L1 cache.
+// tile. While tiles run, they prefetch the rows of C and of its addends. Operands of another type
+// (GemmSpec::a_source) are converted as they are packed. A consumer gets the results of a few tiles
+// at a time from a buffer in the L1 cache.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockM = 192;      // rows of a block that is the only one
-constexpr std::int64_t kEvenBlockM = 64;   // rows of blocks that threads share
-constexpr std::int64_t kLeastBlockM = 48;  // rows that pay for another pass over a B panel
+// Steps of a block, at most: a B panel of 2 vectors of 256 bits is half of an L1 cache then.
+constexpr std::int64_t kBlockSteps = 256;
+constexpr std::int64_t kLoneBlockM = 192;  // rows of a block that is the only one
+constexpr std::int64_t kBlockM = 64;       // rows of blocks that threads share
 constexpr std::int64_t kBlockN = 512;
 constexpr std::int64_t kBlockNOfAPanels = 1024;  // with a packed A, which more columns then use
-constexpr std::int64_t kConsumedBytes = 512;     // of C that the consumer gets per row
+// Columns of C per thread from which packing A panels pays, beside a B that was packed once.
+constexpr std::int64_t kWideAPanelColumns = 384;
+constexpr std::int64_t kConsumedBytes = 512;  // of C that the consumer gets per row
 // Maximum bytes of a block of B with all k, as for a C with a consumer, unless that leaves fewer
 // than kLeastBlockN columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
+
+/// Number of elements of a packed A panel of `height` rows.
+std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::int64_t steps) {
+  return height * (transposed ? steps : round_up(steps, kGemmChunk));
+}
 
 /// Sizes and scratch of a kernel.
 template <class T>
-struct FmaPlan : GemmPlan<T> {
+struct FmaPlan : GemmProblem<T> {
+  std::int64_t block_m = 0, block_n = 0, block_k = 0;
+  bool packs_a = false;       ///< into A panels as high as a tile
+  ColumnSplit packed_b = {};  ///< B panels if all of B was packed in advance
+  bool b_is_packed() const { return packed_b.count() > 0; }
   int panel_vectors = 1;                            ///< of the widest B panel
-  bool packs_in_turn = false;                       ///< packs each B panel before its tiles
-  ScratchArray<T> panel = {};                       ///< that panel
   ScratchArray<T> lines = {};                       ///< rows of B while they are converted
   ScratchArray<T> consumed = {};                    ///< complete elements of a few tiles
   ScratchArray<T> c = {};                           ///< sums of the steps before the last ones
@@ -52,12 +59,6 @@ struct FmaPlan : GemmPlan<T> {
   /// Row stride, in elements, of a converted block of A.
   std::int64_t converted_row() const {
     return round_up(this->transpose_a ? this->block_m : this->block_k, 64 / sizeof(T));
-  }
-  /// Whether a B panel leaves room for rows of A in the L1 cache. A packed A panel takes less of it
-  /// than rows in place, whose cache lines also hold later steps.
-  bool has_small_panels() const {
-    const std::int64_t small = std::int64_t{this->packs_a ? 32 : 16} << 10;
-    return this->block_k * panel_columns() * static_cast<std::int64_t>(sizeof(T)) <= small;
   }
 };
 
@@ -86,7 +87,6 @@ class FmaKernel final : public GemmKernel {
   void pack_panel(const GemmOperands& operands, std::int64_t column, std::int64_t count,
                   std::int64_t width, std::int64_t k, std::int64_t steps, T* to,
                   std::byte* scratch) const;
-  void copy_panels(const T* b, const GemmColumns& columns, T* to) const;
 
   FmaPlan<T> plan_;
 };
@@ -97,7 +97,7 @@ template <class T>
 RowsOfA<T> FmaKernel<T>::rows_of_a(const GemmOperands& operands, const GemmRows& rows,
                                    const std::byte* packed) const {
   if (plan_.a_source) return {plan_.converted_a.in(packed), plan_.converted_row()};
-  const std::int64_t line = plan_.source_row;
+  const std::int64_t line = plan_.a_line;
   const std::int64_t at = plan_.transpose_a ? rows.k * line + rows.row : rows.row * line + rows.k;
   return {static_cast<const T*>(operands.a) + at, line};
 }
@@ -106,7 +106,8 @@ RowsOfA<T> FmaKernel<T>::rows_of_a(const GemmOperands& operands, const GemmRows&
 template <class T>
 RowSplit<T> FmaKernel<T>::a_panels(std::int64_t rows) const {
   const GemmTarget<T>& target = *plan_.target;
-  const auto form = static_cast<int>(a_panel_of(plan_.transpose_a));
+  const auto form =
+      static_cast<int>(plan_.transpose_a ? GemmPackedA::kStepAPanel : GemmPackedA::kRowAPanel);
   if (plan_.panel_vectors == target.a_panel_vectors) {
     return split_rows(rows, target.a_panel[form], target.a_panel_rows);
   }
@@ -118,7 +119,7 @@ void FmaKernel<T>::pack_a(const GemmOperands& operands, const GemmRows& rows, st
                           std::byte* /*scratch*/) const {
   if constexpr (std::is_same_v<T, float>) {
     if (plan_.a_source) {
-      const std::int64_t line = plan_.source_row;
+      const std::int64_t line = plan_.a_line;
       const std::int64_t first =
           plan_.transpose_a ? rows.k * line + rows.row : rows.row * line + rows.k;
       plan_.a_source.convert(plan_.converted_a.in(to), plan_.converted_row(),
@@ -131,9 +132,13 @@ void FmaKernel<T>::pack_a(const GemmOperands& operands, const GemmRows& rows, st
   const RowsOfA<T> a = rows_of_a(operands, rows, to);
   const RowSplit<T> split = a_panels(rows.rows);
   const auto pack = [&](std::int64_t first, std::int64_t panels, std::int64_t height) {
-    pack_a_panels(*plan_.target, a.from + first * (plan_.transpose_a ? 1 : a.line), a.line,
-                  plan_.transpose_a, panels, height, rows.steps,
-                  plan_.packed_a.in(to) + a_panel_elements(plan_.transpose_a, first, rows.steps));
+    const T* from = a.from + first * (plan_.transpose_a ? 1 : a.line);
+    T* panel = plan_.packed_a.in(to) + a_panel_elements(plan_.transpose_a, first, rows.steps);
+    if (plan_.transpose_a) {
+      plan_.target->pack_steps(from, a.line, panel, panels, height, rows.steps);
+    } else {
+      plan_.target->pack_rows(from, a.line, panel, panels, height, rows.steps);
+    }
   };
   pack(0, split.big_count, split.big);
   if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
@@ -143,9 +148,6 @@ template <class T>
 void FmaKernel<T>::pack_b(const GemmOperands& operands, const GemmColumns& columns, std::byte* to,
                           std::byte* scratch) const {
   T* const panels = reinterpret_cast<T*>(to);
-  if (!plan_.transpose_b && !plan_.b_source && !plan_.has_small_panels()) {
-    return copy_panels(static_cast<const T*>(operands.b), columns, panels);
-  }
   for (std::int64_t p = columns.first; p < columns.last; ++p) {
     const GemmPanels::Panel panel = columns.panels->panel(p, plan_.target->lanes);
     pack_panel(operands, columns.panels->column + panel.offset, panel.count, panel.width, columns.k,
@@ -172,28 +174,6 @@ void FmaKernel<T>::pack_panel(const GemmOperands& operands, std::int64_t column,
   device::pack_b(plan_, static_cast<const T*>(operands.b), k, steps, column, count, to, width);
 }
 
-/// Packs panels row by row, in the order of memory: a row of wide panels is several cache lines.
-template <class T>
-void FmaKernel<T>::copy_panels(const T* b, const GemmColumns& columns, T* to) const {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  const std::int64_t lanes = plan_.target->lanes;
-  const GemmPanels& panels = *columns.panels;
-  const std::int64_t begin = panels.split.first(columns.first) * lanes;
-  const std::int64_t end = std::min(panels.split.first(columns.last) * lanes, panels.columns);
-  const T* from = b + columns.k * plan_.n + panels.column;
-  for (std::int64_t k = 0; k < columns.steps; ++k, from += plan_.n) {
-    for (std::int64_t j = begin; j < end; j += kLine) {
-      __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
-    }
-    for (std::int64_t p = columns.first; p < columns.last; ++p) {
-      const GemmPanels::Panel panel = panels.panel(p, lanes);
-      T* place = to + panel.offset * columns.steps + k * panel.width;
-      std::memcpy(place, from + panel.offset, static_cast<std::size_t>(panel.count) * sizeof(T));
-      if (panel.count < panel.width) std::fill(place + panel.count, place + panel.width, T(0));
-    }
-  }
-}
-
 // ---- products ----
 
 /// Multiplication of one block.
@@ -201,13 +181,8 @@ template <class T>
 class FmaBlock {
  public:
   FmaBlock(const FmaPlan<T>& plan, const GemmOperands& operands, const GemmTask& task,
-           T* column_sums, const RowsOfA<T>& a, const RowSplit<T>& a_panels)
-      : plan_(plan),
-        operands_(operands),
-        task_(task),
-        column_sums_(column_sums),
-        a_(a),
-        a_panels_(a_panels) {}
+           const RowsOfA<T>& a, const RowSplit<T>& a_panels)
+      : plan_(plan), operands_(operands), task_(task), a_(a), a_panels_(a_panels) {}
 
   /// Prefetches a part of what run_panel() reads of A for the next block, with panels
   /// [at, at + 1) of `all`: columns of a transposed A are pages apart.
@@ -227,9 +202,9 @@ class FmaBlock {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t first = next.steps * at / all;
     const T* const a = static_cast<const T*>(operands_.a);
-    next_a_ = {.from = a + (next.k + first) * plan_.source_row + next.row,
+    next_a_ = {.from = a + (next.k + first) * plan_.a_line + next.row,
                .rows = next.steps * (at + 1) / all - first,
-               .row = plan_.source_row,
+               .row = plan_.a_line,
                .lines = ceil_div(next.rows, kLine) + 1};
   }
 
@@ -295,7 +270,7 @@ class FmaBlock {
     if (task_.is_first) set_more(plan_, operands_, extras_);  // before C, which one may be
     if (!plan_.has_consumer) {
       set_reads_next(plan_, c, task_.is_first ? start : c, tile.start_row, extras_);
-      return set_end();
+      return set_scales();
     }
     if (!task_.is_last) {
       extras_.reads_next_row = tile.c_row;
@@ -310,11 +285,9 @@ class FmaBlock {
     }
   }
 
-  /// Sets the epilogue for complete elements of C: scales and column sums.
-  void set_end() {
-    if (!task_.is_last) return;
-    extras_.column_sums = column_sums_;
-    if (!plan_.is_scaled) return;
+  /// Sets the scales of complete elements of C.
+  void set_scales() {
+    if (!task_.is_last || !plan_.is_scaled) return;
     extras_.scales = static_cast<const T*>(operands_.scales);
     extras_.scales_row = plan_.n;
     extras_.reads_next[extras_.reads_next_count++] = extras_.scales;
@@ -333,19 +306,14 @@ class FmaBlock {
     tile.a = a;
   }
 
-  void set_prefetch(const GemmPrefetch<T>& prefetch) {
-    extras_.prefetch[0] = prefetch;
-    extras_.prefetch_rows = prefetch.rows;
-  }
-
   void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows) {
-    set_prefetch(next_a_);
+    extras_.prefetch = next_a_;
     tile.blocks = rows.big_count;
     set_height(tile, rows.big);
     rows.big_fn(tile);
     if (rows.small_count == 0) return;
     skip_tiles(tile, rows.big_count, rows.big);
-    set_prefetch({});
+    extras_.prefetch = {};
     tile.blocks = rows.small_count;
     set_height(tile, rows.big - 1);
     rows.small_fn(tile);
@@ -360,10 +328,10 @@ class FmaBlock {
     const auto prefetch_for = [&](std::int64_t blocks) {
       const std::int64_t first = next_a_.rows * done / tiles;
       done += blocks;
-      set_prefetch({.from = next_a_.from + first * next_a_.row,
-                    .rows = next_a_.rows * done / tiles - first,
-                    .row = next_a_.row,
-                    .lines = next_a_.lines});
+      extras_.prefetch = {.from = next_a_.from + first * next_a_.row,
+                          .rows = next_a_.rows * done / tiles - first,
+                          .row = next_a_.row,
+                          .lines = next_a_.lines};
     };
     T* const buffer = plan_.consumed.in(task_.scratch);
     tile.c_row = tile.b_step;
@@ -390,7 +358,6 @@ class FmaBlock {
   const FmaPlan<T>& plan_;
   const GemmOperands& operands_;
   const GemmTask& task_;
-  T* column_sums_;
   RowsOfA<T> a_;
   RowSplit<T> a_panels_;
   bool reads_a_panels_ = false;
@@ -403,24 +370,22 @@ void FmaKernel<T>::compute(const GemmOperands& operands, const GemmTask& task) c
   const GemmPanels& panels = *task.columns.panels;
   const GemmRows& rows = task.rows;
   const std::int64_t lanes = plan_.target->lanes;
-  T* const column_sums = begin_column_sums<T>(task, lanes);
-  FmaBlock<T> block(plan_, operands, task, column_sums, rows_of_a(operands, rows, task.a),
+  FmaBlock<T> block(plan_, operands, task, rows_of_a(operands, rows, task.a),
                     plan_.packs_a ? a_panels(rows.rows) : RowSplit<T>{});
   for (std::int64_t p = task.columns.first; p < task.columns.last; ++p) {
     const GemmPanels::Panel panel = panels.panel(p, lanes);
     const std::int64_t column = panels.column + panel.offset;
     const T* b = nullptr;
-    if (plan_.b_is_packed) {
+    if (plan_.b_is_packed()) {
       b = static_cast<const T*>(operands.b) + column * plan_.k + rows.k * panel.width;
-    } else if (plan_.packs_in_turn) {
-      T* const own = plan_.panel.in(task.scratch);
-      pack_panel(operands, column, panel.count, panel.width, rows.k, rows.steps, own, task.scratch);
-      b = own;
     } else {
       b = reinterpret_cast<const T*>(task.b) + panel.offset * rows.steps;
     }
     block.set_next_a(p - task.columns.first, task.columns.last - task.columns.first);
     block.run_panel(panel, static_cast<int>(panels.split.size(p)), b);
+    sum_columns(*plan_.target, task,
+                static_cast<const T*>(operands.c) + rows.row * plan_.n + column, plan_.n, 0,
+                rows.rows, column, panel.count);
   }
 }
 
@@ -431,11 +396,8 @@ std::int64_t equal_steps(std::int64_t k) {
   return ceil_div(k, std::max<std::int64_t>(ceil_div(k, kBlockSteps), 1));
 }
 
-/// Rows of a block: all of them if they are few, else equal blocks in whole tiles.
-std::int64_t rows_of_block(std::int64_t m) {
-  if (m <= kBlockM) return m;
-  return round_up(ceil_div(m, ceil_div(m, kEvenBlockM)), kGemmMaxRows);
-}
+/// Rows of a block: all of them if they are few.
+std::int64_t rows_of_block(std::int64_t m) { return m <= kLoneBlockM ? m : kBlockM; }
 
 template <class T>
 PreparedGemm drive(FmaPlan<T>& plan) {
@@ -450,21 +412,18 @@ PreparedGemm drive(FmaPlan<T>& plan) {
     plan.packed_a = a.reserve<T>(
         round_up(a_panel_elements(plan.transpose_a, plan.block_m, plan.block_k), lanes));
   }
-  if (plan.packs_in_turn) plan.panel = own.reserve<T>(plan.block_k * plan.panel_columns());
   if (plan.b_source && plan.transpose_b) plan.lines = own.reserve<T>(kSourceLines * kSourceSteps);
   if (plan.has_consumer) {
     plan.consumed = own.reserve<T>(plan.consumed_tiles() * kGemmMaxRows * plan.panel_columns());
     plan.c = own.reserve<T>(plan.block_k < plan.k ? plan.block_m * plan.block_n : 0);
   }
   GemmBlocking blocking{.m = plan.block_m, .n = plan.block_n, .k = plan.block_k};
-  blocking.row_unit = kLeastBlockM;
+  blocking.row_unit = kBlockM;
   blocking.unit = lanes;
   blocking.panel_units = plan.panel_vectors;
-  if (plan.b_is_packed) blocking.packed_b = plan.columns;
+  if (plan.b_is_packed()) blocking.packed_b = plan.packed_b;
   blocking.a_bytes = a.size_bytes();
-  if (!plan.b_is_packed && !plan.packs_in_turn) {
-    blocking.b_unit_bytes = lanes * plan.block_k * kSize;
-  }
+  blocking.b_unit_bytes = plan.b_is_packed() ? 0 : lanes * plan.block_k * kSize;
   blocking.sum_bytes = plan.sums_columns ? kSize : 0;
   blocking.scratch_bytes = own.size_bytes();
   blocking.has_consumer = plan.has_consumer;
@@ -475,39 +434,42 @@ PreparedGemm drive(FmaPlan<T>& plan) {
 }  // namespace
 
 template <class T>
-PreparedGemm prepare_fma_gemm(const GemmPlan<T>& gemm) {
+PreparedGemm prepare_fma_gemm(const GemmProblem<T>& gemm, bool packs_a) {
   FmaPlan<T> plan{gemm};
   const GemmTarget<T>& target = *plan.target;
-  plan.panel_vectors = plan.packs_a ? target.a_panel_vectors : target.max_vectors;
+  plan.packs_a = packs_a;
+  plan.panel_vectors = packs_a ? target.a_panel_vectors : target.max_vectors;
   plan.block_k = equal_steps(plan.k);
   plan.block_m = rows_of_block(plan.m);
-  std::int64_t most = plan.packs_a ? kBlockNOfAPanels : kBlockN;
+  std::int64_t most = packs_a ? kBlockNOfAPanels : kBlockN;
   if (plan.has_consumer) {
     const std::int64_t fitting = kWholeBytes / (plan.k * static_cast<std::int64_t>(sizeof(T)));
     most = std::clamp(fitting, kLeastBlockN, most);
   }
   plan.block_n = round_up(ceil_div(plan.n, ceil_div(plan.n, most)), target.lanes);
-  plan.packs_in_turn = plan.m <= plan.block_m && plan.has_small_panels() &&
-                       (plan.threads == 1 || !(plan.packs_a || plan.a_source));
   return drive(plan);
 }
 
 template <class T>
-PreparedGemm prepare_packed_fma_gemm(const GemmPlan<T>& gemm, bool in_blocks) {
+PreparedGemm prepare_packed_fma_gemm(const GemmProblem<T>& gemm, GemmChoice choice) {
   FmaPlan<T> plan{gemm};
-  plan.panel_vectors = static_cast<int>(plan.columns.big);
   const GemmTarget<T>& target = *plan.target;
-  plan.packs_a = plan.packs_a && (plan.panel_vectors == target.a_panel_vectors ||
-                                  plan.panel_vectors == target.max_vectors);
-  plan.block_k = in_blocks ? equal_steps(plan.k) : plan.k;
+  plan.packed_b = split_columns(plan.n, target);
+  plan.panel_vectors = static_cast<int>(plan.packed_b.big);
+  const bool is_wide = target.a_panel_vectors < target.max_vectors;
+  plan.packs_a =
+      choice == GemmChoice::kBlockedPackedA &&
+      (!is_wide || plan.n >= kWideAPanelColumns * plan.threads) &&
+      (plan.panel_vectors == target.a_panel_vectors || plan.panel_vectors == target.max_vectors);
+  plan.block_k = choice == GemmChoice::kTiles ? plan.k : equal_steps(plan.k);
   plan.block_m = rows_of_block(plan.m);
   plan.block_n = plan.packs_a ? kBlockNOfAPanels : kBlockN;
   return drive(plan);
 }
 
-template PreparedGemm prepare_fma_gemm(const GemmPlan<float>&);
-template PreparedGemm prepare_fma_gemm(const GemmPlan<double>&);
-template PreparedGemm prepare_packed_fma_gemm(const GemmPlan<float>&, bool);
-template PreparedGemm prepare_packed_fma_gemm(const GemmPlan<double>&, bool);
+template PreparedGemm prepare_fma_gemm(const GemmProblem<float>&, bool);
+template PreparedGemm prepare_fma_gemm(const GemmProblem<double>&, bool);
+template PreparedGemm prepare_packed_fma_gemm(const GemmProblem<float>&, GemmChoice);
+template PreparedGemm prepare_packed_fma_gemm(const GemmProblem<double>&, GemmChoice);
 
 }  // namespace onnxgrad::device

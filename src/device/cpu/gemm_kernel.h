@@ -14,12 +14,17 @@
 
 namespace onnxgrad::device {
 
+/// Rows of C whose columns are summed first (GemmTask::column_sums): bits depend on no other
+/// number.
+inline constexpr std::int64_t kGemmSumRows = 32;
+
 /// Sizes of the blocks that a kernel multiplies, and what it needs for them.
 struct GemmBlocking {
   std::int64_t m = 0, n = 0, k = 0;  ///< maximum of the rows, columns and steps of a block
-  std::int64_t row_unit = 1;         ///< multiple of rows that the driver may shorten blocks to
-  std::int64_t unit = 1;             ///< columns of a vector
-  std::int64_t panel_units = 1;      ///< vectors in the widest B panel
+  /// Multiple of rows that the driver may shorten blocks to; with sums, of kGemmSumRows.
+  std::int64_t row_unit = 1;
+  std::int64_t unit = 1;         ///< columns of a vector
+  std::int64_t panel_units = 1;  ///< vectors in the widest B panel
   /// B panels into which all columns are cut, if B was packed in advance; else each block of
   /// columns is cut anew.
   EvenSplit packed_b = {};
@@ -71,7 +76,8 @@ struct GemmTask {
   const std::byte* a = nullptr;  ///< packed; nullptr: in place
   const std::byte* b =
       nullptr;  ///< packed panels, from the block's first on; nullptr: see b_unit_bytes
-  std::byte* column_sums = nullptr;  ///< [n] of these rows
+  /// Sums of C's columns, [n], for each kGemmSumRows of these rows; nullptr: none.
+  std::byte* column_sums = nullptr;
   /// The first steps of k: sums replace C, and start and the other addends are added.
   bool is_first = false;
   /// C is complete: ReLU, scales and column sums follow, or the consumer gets it.

@@ -8,20 +8,11 @@
 #include "device/cpu/even_split.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
-#include "device/cpu/scratch_layout.h"
 
-// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp and the
-// kernels in gemm_fma.cpp and gemm_split.cpp read.
+// A GEMM as prepare_gemm passes it to the implementations, and arithmetic of tiles that these
+// share.
 
 namespace onnxgrad::device {
-
-struct SplitTarget;  // gemm_split.h
-
-/// Steps of a block, at most: a B panel of 2 vectors of 256 bits is half of an L1 cache then.
-inline constexpr std::int64_t kBlockSteps = 256;
-
-/// Maximum of k with a consumer, whose blocks of C are completed one after the other.
-inline constexpr std::int64_t kMaxConsumerSteps = 8192;
 
 /// Rows of C in tiles, and the functions that compute these.
 template <class T>
@@ -56,39 +47,22 @@ ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
 }
 
+/// A GEMM as all implementations read it; each has a plan of its own besides.
 template <class T>
-struct GemmPlan {
+struct GemmProblem {
   const GemmTarget<T>* target = nullptr;
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
+  /// Types of A and B in memory if they are converted.
+  GemmSource a_source = {}, b_source = {};
+  std::int64_t a_line = 0;  ///< row stride of A in memory, in elements
   GemmStart start = GemmStart::kZero;
   std::array<GemmStart, kGemmMoreAddends> more = {};
   int more_count = 0;
   GemmFinish finish = GemmFinish::kStore;
   T alpha = 1;
+  bool is_scaled = false, sums_columns = false, has_consumer = false;
   int threads = 1;
-
-  // Fields of kTiles, whose tiles cover all of C: a tile without its pointers, and the stride of
-  // `start` from column to column.
-  GemmTile<T> tile = {};
-  std::ptrdiff_t start_column = 0;
-  bool pack_b = false;
-  ColumnSplit columns = {};
-  RowSplit<T> wide_rows = {}, narrow_rows = {};
-  bool fetches = false;      ///< long sums prefetch C and A
-  bool shares_rows = false;  ///< threads share the tiles of a B panel, not the B panels
-
-  // Fields of large products: sizes of the blocks.
-  std::int64_t block_m = 0, block_n = 0, block_k = 0;
-  bool has_consumer = false;
-  bool packs_a = false;      ///< packs A into A panels as high as a tile
-  bool b_is_packed = false;  ///< all of B is packed, in the B panels of `columns`
-  /// Types of A and B in memory if they are converted; `source_row`: row stride of A in elements.
-  GemmSource a_source = {}, b_source = {};
-  std::int64_t source_row = 0;
-  bool is_scaled = false;
-  bool sums_columns = false;
-  const SplitTarget* split = nullptr;
 };
 
 /// Moves the tile's pointers down by `rows` rows of C.
@@ -123,21 +97,21 @@ void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_co
 
 /// Sets the addends besides `start`.
 template <class T>
-void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<T>& extras) {
-  extras.more_count = plan.more_count;
-  for (int i = 0; i < plan.more_count; ++i) {
+void set_more(const GemmProblem<T>& gemm, const GemmOperands& operands, GemmExtras<T>& extras) {
+  extras.more_count = gemm.more_count;
+  for (int i = 0; i < gemm.more_count; ++i) {
     const auto at = static_cast<std::size_t>(i);
     extras.more[i] = static_cast<const T*>(operands.more[at]);
-    extras.more_row[i] = plan.more[at] == GemmStart::kMatrix ? plan.n : 0;
+    extras.more_row[i] = gemm.more[at] == GemmStart::kMatrix ? gemm.n : 0;
   }
 }
 
 /// Makes tiles prefetch C and the addends that are matrices other than C. `start` is at
 /// C[0, 0].
 template <class T>
-void set_reads_next(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
-                    GemmExtras<T>& extras) {
-  extras.reads_next_row = plan.n;
+void set_reads_next(const GemmProblem<T>& gemm, const T* c, const T* start,
+                    std::ptrdiff_t start_row, GemmExtras<T>& extras) {
+  extras.reads_next_row = gemm.n;
   extras.reads_next[0] = c;
   extras.reads_next_count = 1;
   const auto touch = [&](const T* matrix, std::ptrdiff_t row) {
@@ -150,29 +124,8 @@ void set_reads_next(const GemmPlan<T>& plan, const T* c, const T* start, std::pt
 /// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], padded with zero
 /// columns.
 template <class T>
-void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
+void pack_b(const GemmProblem<T>& gemm, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
-
-/// Returns the order of elements in packed A panels.
-inline GemmPackedA a_panel_of(bool transposed) {
-  return transposed ? GemmPackedA::kStepAPanel : GemmPackedA::kRowAPanel;
-}
-
-/// Number of elements of a packed A panel of `height` rows.
-inline std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::int64_t steps) {
-  return height * (transposed ? steps : round_up(steps, kGemmChunk));
-}
-
-/// Packs `a_panels` A panels of `height` rows each. `a_row`: row stride in memory in elements;
-/// rows in memory are steps of k if `transposed`.
-template <class T>
-void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
-                   std::int64_t a_panels, std::int64_t height, std::int64_t steps, T* to) {
-  (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
-}
-
-/// Plans a split GEMM (gemm_split.h) of a plan whose `split` is set: all fields but the label.
-PreparedGemm prepare_split_gemm(const GemmPlan<float>& gemm);
 
 }  // namespace onnxgrad::device
 

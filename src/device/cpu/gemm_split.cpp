@@ -4,24 +4,24 @@
 #include <array>
 #include <memory>
 
-#include "device/cpu/gemm_buffer.h"
-#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_driver.h"
+#include "device/cpu/gemm_epilogue.h"
 #include "device/cpu/gemm_split_operand.h"
+#include "device/cpu/scratch_layout.h"
 
 // The GEMM kernel of split operands (gemm_driver.h has the loop nest). Loops of a block, outermost
 // first: A panels of 32 rows; a few steps; 32 columns. A few steps of an A panel stay in the L1
 // cache while tiles multiply them by all columns of the block. Their sums are added up in a buffer,
-// from which they go to C (gemm_buffer.h) or to C's consumer. A is packed once for all columns.
+// from which they go to C (gemm_epilogue.h) or to C's consumer. A is packed once for all columns.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kMostSteps = 1024;  // maximum of a block
 constexpr std::int64_t kBlockM = 128;
-constexpr std::int64_t kBlockBytes = 800 << 10;  // of a packed block of B, in an L2 cache
-constexpr std::int64_t kMostColumns = 1024;      // maximum per block, and of a row of the buffer
-constexpr std::int64_t kLeastGroups = 4;         // minimum per block: several cache lines of a row
+constexpr double kBlockOfL2 = 25.0 / 64;     // of an L2 cache, for a packed block of B
+constexpr std::int64_t kMostColumns = 1024;  // maximum per block, and of a row of the buffer
+constexpr std::int64_t kLeastGroups = 4;     // minimum per block: several cache lines of a row
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kBufferRow = kMostColumns + kSplitGroup;  // not pages apart
 constexpr std::int64_t kLine = 64;
@@ -29,10 +29,12 @@ constexpr std::int64_t kMostEach = 3;  // maximum of lines per tile product
 
 std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
 
-int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? plan.a_source.parts : 3; }
+int parts_of(const GemmProblem<float>& gemm) { return gemm.a_source ? gemm.a_source.parts : 3; }
 
 /// Sizes and scratch of a kernel.
-struct SplitPlan : GemmPlan<float> {
+struct SplitPlan : GemmProblem<float> {
+  SplitTarget split;
+  std::int64_t block_m = 0, block_n = 0, block_k = 0;
   ScratchArray<float> buffer = {};
   ScratchArray<float> lines = {};    ///< of an operand while it is converted
   ScratchArray<float> b_lines = {};  ///< the same for B while `lines` has A
@@ -53,9 +55,9 @@ bool is_flagged(const std::byte* group, std::int64_t group_bytes) {
 SplitOperand operand_a(const SplitPlan& plan, const GemmOperands& operands, float* lines) {
   return {.matrix = operands.a,
           .source = plan.a_source,
-          .row = plan.source_row,
+          .row = plan.a_line,
           .are_steps_adjacent = !plan.transpose_a,
-          .pack_fn = plan.split->pack_a[plan.transpose_a ? 1 : 0],
+          .pack_fn = plan.split.pack_a[plan.transpose_a ? 1 : 0],
           .lines = lines,
           .parts = parts_of(plan)};
 }
@@ -65,7 +67,7 @@ SplitOperand operand_b(const SplitPlan& plan, const GemmOperands& operands, floa
           .source = plan.b_source,
           .row = plan.transpose_b ? plan.k : plan.n,
           .are_steps_adjacent = plan.transpose_b,
-          .pack_fn = plan.split->pack_b[plan.transpose_b ? 1 : 0],
+          .pack_fn = plan.split.pack_b[plan.transpose_b ? 1 : 0],
           .lines = lines,
           .parts = parts_of(plan)};
 }
@@ -75,13 +77,11 @@ class SplitBlock {
  public:
   SplitBlock(const SplitPlan& plan, const GemmOperands& operands, const GemmTask& task)
       : plan_(plan),
-        target_(*plan.split),
+        target_(plan.split),
         operands_(operands),
         task_(task),
         group_(plan.group_bytes()),
         steps_(task.rows.steps),
-        column_sums_(begin_column_sums<float>(task, kSplitGroup)),
-        scale_(plan.alpha * static_cast<float>(operands.factor)),
         buffer_(plan.buffer.in(task.scratch)),
         c_(static_cast<float*>(operands.c)),
         c_row_(plan.n) {
@@ -103,7 +103,7 @@ class SplitBlock {
       const std::byte* a = task_.a + i / kSplitGroup * group_;
       const bool is_end = i + kSplitBlock >= task_.rows.rows;
       run_a_panel({task_.rows.row + i, std::min(kSplitBlock, task_.rows.rows - i),
-                   panels.column + offset, columns, buffer_, kBufferRow},
+                   panels.column + offset, columns, buffer_, kBufferRow, c_, c_row_},
                   a, is_end ? a : a + 2 * group_, b);
     }
     target_.end();
@@ -118,7 +118,7 @@ class SplitBlock {
       set_fetched(buffer, a, next, k);
       run_chunk(buffer, a, b, k);
     }
-    end_a_panel(buffer);
+    end_buffer(plan_, operands_, task_, buffer);
   }
 
   /// Sets the prefetches while steps of the block from k on are multiplied: the A panel's next
@@ -233,57 +233,12 @@ class SplitBlock {
     }
   }
 
-  // ---- results ----
-
-  void end_a_panel(const GemmBuffer<float>& buffer) {
-    if (scale_ != 1) scale(buffer);
-    GemmExtras<float> extras;
-    if (task_.is_first) {
-      add_addends(plan_, operands_, extras);
-    } else {
-      extras.more[0] = c_;
-      extras.more_row[0] = c_row_;
-      extras.more_count = 1;
-    }
-    const bool is_relu = task_.is_last && plan_.finish == GemmFinish::kRelu;
-    const GemmFinish finish = is_relu ? GemmFinish::kRelu : GemmFinish::kAdd;
-    if (plan_.has_consumer && task_.is_last) {
-      if (is_relu || extras.more_count > 0) {
-        end_buffer(plan_, buffer, extras, finish, buffer_, buffer.sums_row);
-      }
-      operands_.finished(operands_.context, {.c = buffer_,
-                                             .c_row = buffer.sums_row,
-                                             .row = buffer.row,
-                                             .rows = buffer.rows,
-                                             .column = buffer.column,
-                                             .columns = buffer.columns});
-      return;
-    }
-    if (task_.is_last) {
-      extras.column_sums = column_sums_;
-      if (plan_.is_scaled) {
-        extras.scales = static_cast<const float*>(operands_.scales);
-        extras.scales_row = plan_.n;
-      }
-    }
-    end_buffer(plan_, buffer, extras, finish, c_ + buffer.row * c_row_ + buffer.column, c_row_);
-  }
-
-  void scale(const GemmBuffer<float>& buffer) {
-    for (std::int64_t i = 0; i < buffer.rows; ++i) {
-      float* row = buffer_ + i * buffer.sums_row;
-      for (std::int64_t j = 0; j < buffer.columns; ++j) row[j] *= scale_;
-    }
-  }
-
   const SplitPlan& plan_;
   const SplitTarget& target_;
   const GemmOperands& operands_;
   const GemmTask& task_;
   std::int64_t group_;
   std::int64_t steps_;
-  float* column_sums_;
-  float scale_;
   float* buffer_;
   float* c_;  // at C[0, 0]
   std::int64_t c_row_;
@@ -321,11 +276,14 @@ class SplitKernel final : public GemmKernel {
 
 }  // namespace
 
-PreparedGemm prepare_split_gemm(const GemmPlan<float>& gemm) {
-  SplitPlan plan{gemm};
+PreparedGemm prepare_split_gemm(const GemmProblem<float>& gemm, const SplitTarget& target,
+                                const Machine& machine) {
+  SplitPlan plan{gemm, target};
   plan.block_k = round_up(ceil_div(plan.k, ceil_div(plan.k, kMostSteps)), kSplitSteps);
   plan.block_m = std::min(round_up(plan.m, kSplitBlock), kBlockM);
-  const std::int64_t most = std::clamp(kBlockBytes / plan.group_bytes() / 2 * 2, kLeastGroups,
+  const auto block_bytes =
+      static_cast<std::int64_t>(kBlockOfL2 * static_cast<double>(machine.l2_bytes));
+  const std::int64_t most = std::clamp(block_bytes / plan.group_bytes() / 2 * 2, kLeastGroups,
                                        kMostColumns / kSplitGroup);
   const std::int64_t groups = groups_of(plan.n);
   plan.block_n = round_up(ceil_div(groups, ceil_div(groups, most)), 2) * kSplitGroup;

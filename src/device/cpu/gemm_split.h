@@ -89,6 +89,10 @@ struct SplitTarget {
   void (*end)() = nullptr;
 };
 
+/// Plans a split GEMM, all fields but the label. Blocks fit the caches of `machine`.
+PreparedGemm prepare_split_gemm(const GemmProblem<float>& gemm, const SplitTarget& target,
+                                const Machine& machine);
+
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_GEMM_SPLIT_H_

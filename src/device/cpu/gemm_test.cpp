@@ -1,149 +1,236 @@
 #include "device/cpu/gemm.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
-#include <iterator>
-#include <limits>
 #include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
-#include "base/memory_budget.h"
+#include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_tile.h"
+#include "device/testing/emulated_amx.h"
 #include "device/testing/gemm_checks.h"
 #include "device/testing/instruction_sets.h"
+
+// Every implementation of a GEMM, of every type and on every instruction set, with every epilogue
+// (GemmFeature), against sums in float64.
 
 namespace onnxgrad::device::gemm_test {
 namespace {
 
+using Sizes = std::array<std::int64_t, 3>;
+
 constexpr GemmChoice kChoices[] = {GemmChoice::kBest, GemmChoice::kTiles, GemmChoice::kDots,
                                    GemmChoice::kBlocked, GemmChoice::kBlockedPackedA};
 
-TEST(Gemm, SmallProductsOfAllShapes) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    std::mt19937 random(1);
-    const std::int64_t sizes[] = {0, 1, 2, 3, 7, 10, 15, 16, 17, 33, 50};
-    for (const std::int64_t m : sizes) {
-      for (const std::int64_t n : sizes) {
-        for (const std::int64_t k : {0, 1, 2, 9, 33}) {
-          GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
-          spec.transpose_a = random() % 2 == 0;
-          spec.transpose_b = random() % 2 == 0;
-          spec.choice = kChoices[random() % std::size(kChoices)];
-          check_variants<float>(spec, random);
-          spec.choice = kChoices[random() % std::size(kChoices)];
-          check_variants<double>(spec, random);
-        }
-      }
-    }
-  });
+GemmCase make_case(const CpuOptions& cpu, DataType dtype, GemmChoice choice,
+                   F16GemmChoice f16_choice = F16GemmChoice::kBest) {
+  GemmCase one{.dtype = dtype, .f16_choice = f16_choice};
+  one.gemm.dtype = is_f16(dtype) ? DataType::kFloat32 : dtype;
+  one.gemm.choice = choice;
+  one.gemm.cpu = cpu;
+  return one;
 }
 
-template <class T>
-void check_packed(GemmSpec spec, std::mt19937& random) {
-  spec.dtype = dtype_of<T>();
-  if (!can_pack_b(spec)) return;
-  spec.b_is_packed = true;
-  check_variants<T>(spec, random);
+/// A GEMM to which tests give sizes.
+struct Kernel {
+  std::string name;
+  GemmCase gemm;
+};
+
+std::vector<Kernel> kernels() {
+  std::vector<Kernel> all;
+  const auto add = [&](std::string name, const GemmCase& gemm) {
+    all.push_back({std::move(name), gemm});
+  };
+  const auto add_f16 = [&](const std::string& name, const CpuOptions& cpu, F16GemmChoice choice) {
+    add("bfloat16_" + name, make_case(cpu, DataType::kBfloat16, GemmChoice::kBest, choice));
+    if (choice != F16GemmChoice::kWidened && choice != F16GemmChoice::kBest) return;
+    add("float16_" + name, make_case(cpu, DataType::kFloat16, GemmChoice::kBest, choice));
+  };
+  for (const Isa isa : available_isas()) {
+    const std::string name = isa_name(isa);
+    for (const GemmChoice choice : kChoices) {
+      const int number = static_cast<int>(choice);
+      const CpuOptions cpu{.isa = isa};
+      add(fmt::format("float32_{}_{}", number, name), make_case(cpu, DataType::kFloat32, choice));
+      add(fmt::format("float64_{}_{}", number, name), make_case(cpu, DataType::kFloat64, choice));
+    }
+    add_f16("widened_" + name, {.amx = nullptr, .isa = isa}, F16GemmChoice::kWidened);
+    add("split_emulated_" + name,
+        make_case({.amx = &emulated_amx(), .isa = isa}, DataType::kFloat32, GemmChoice::kSplit));
+  }
+  add_f16("best", {}, F16GemmChoice::kBest);
+  add_f16("parts_emulated", with_emulated_amx(), F16GemmChoice::kWidened);
+  add_f16("amx_emulated", with_emulated_amx(), F16GemmChoice::kAmx);
+  if (has_f16_gemm(F16GemmChoice::kVnni)) add_f16("vnni", {}, F16GemmChoice::kVnni);
+  if (amx_target() != nullptr) {
+    add("split_amx", make_case({}, DataType::kFloat32, GemmChoice::kSplit));
+    add_f16("amx", {}, F16GemmChoice::kAmx);
+  }
+  return all;
 }
 
-TEST(Gemm, PackedB) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    std::mt19937 random(3);
-    for (const std::int64_t m : {1, 2, 5, 16, 33, 200}) {
-      for (const std::int64_t n : {2, 15, 16, 63, 65, 130, 600}) {
-        for (const std::int64_t k : {1, 9, 100, 300}) {
-          if (m * n * k > 8000000) continue;
-          GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
-          spec.transpose_b = random() % 2 == 0;
-          spec.threads = static_cast<int>(random() % 4) + 1;
-          check_packed<float>(spec, random);
-          check_packed<double>(spec, random);
-        }
+class EveryGemm : public testing::TestWithParam<Kernel> {
+ protected:
+  /// Returns the kernel's GEMM of a size, with a feature if it has that.
+  GemmCase with(const Sizes& sizes, GemmFeature feature, std::mt19937& random) const {
+    GemmCase one = GetParam().gemm;
+    one.gemm.m = sizes[0], one.gemm.n = sizes[1], one.gemm.k = sizes[2];
+    GemmCase more = one;
+    if (add_feature(more, feature, random)) return more;
+    one.c_dtype = one.start_dtype = one.gemm.dtype;
+    return one;
+  }
+  GemmFeature feature(int i) const {
+    return static_cast<GemmFeature>(i % static_cast<int>(GemmFeature::kCount));
+  }
+};
+
+TEST_P(EveryGemm, SmallProducts) {
+  std::mt19937 random(1);
+  const std::int64_t sizes[] = {0, 1, 2, 3, 7, 10, 15, 16, 17, 33, 50};
+  const std::int64_t steps[] = {0, 1, 2, 9, 33};
+  int i = 0;
+  for (const std::int64_t m : sizes) {
+    for (const std::int64_t n : sizes) {
+      for (int repeat = 0; repeat < 3; ++repeat, ++i) {
+        check(with({m, n, steps[random() % 5]}, feature(i), random), random);
+        if (HasFatalFailure()) return;
       }
     }
-  });
+  }
+}
+
+// Several blocks of rows, columns and steps of each kernel, and tiles of every height.
+TEST_P(EveryGemm, SeveralBlocks) {
+  std::mt19937 random(2);
+  constexpr Sizes kSizes[] = {{200, 530, 70},  {65, 97, 300},  {390, 70, 40},  {130, 70, 1100},
+                              {33, 1030, 100}, {520, 90, 70},  {20, 150, 600}, {70, 90, 530},
+                              {60, 130, 1600}, {20, 1100, 130}};
+  for (int f = 0; f < static_cast<int>(GemmFeature::kCount); ++f) {
+    for (auto i = static_cast<std::size_t>(f % 3); i < std::size(kSizes); i += 3) {
+      check(with(kSizes[i], feature(f), random), random);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Sizes with a part of a vector at the end of a row, too.
+TEST_P(EveryGemm, ThreadsChangeNoBit) {
+  std::mt19937 random(3);
+  for (const Sizes& sizes : {Sizes{150, 150, 150}, {7, 900, 100}, {300, 53, 100}, {64, 53, 1600}}) {
+    for (const GemmFeature feature :
+         {GemmFeature::kNone, GemmFeature::kMatrix, GemmFeature::kScalesAndColumnSums,
+          GemmFeature::kConsumer, GemmFeature::kPackedB}) {
+      GemmCase one = with(sizes, feature, random);
+      if (feature == GemmFeature::kNone) {  // sums of AMX then begin with those of the block before
+        one.gemm.alpha = one.factor = 1;
+        one.c_dtype = one.gemm.dtype;
+        one.gemm.transpose_a = false;
+      }
+      GemmRun run(one, random);
+      std::vector<std::byte> expected;
+      // Emulated AMX takes long.
+      const int step = GetParam().name.find("emulated") == std::string::npos ? 1 : 5;
+      for (int threads = 1; threads <= 16; threads += step) {
+        one.gemm.threads = threads;
+        run.set_case(one);
+        run.run();
+        if (threads == 1) expected = run.bits();
+        ASSERT_EQ(run.bits(), expected)
+            << run.label() << ", " << threads << " threads, feature " << static_cast<int>(feature);
+      }
+    }
+  }
+}
+
+// Infinity and NaN as multiply-adds give them: in their row only, and no NaN for infinity.
+TEST_P(EveryGemm, InfinityAndNanGoThrough) {
+  std::mt19937 random(4);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double special : {infinity, -infinity, std::nan("")}) {
+    GemmCase one = with({40, 50, 60}, GemmFeature::kNone, random);
+    one.gemm.transpose_a = false;
+    one.gemm.alpha = one.factor = 1;
+    one.gemm.relu = std::isnan(special);
+    GemmRun run(one, random);
+    for (std::int64_t i = 0; i < run.b().count(); ++i) run.b().set(i, std::abs(run.b()[i]) + 0.01);
+    run.a().set(37 * 60 + 49, special);
+    run.run();
+    for (std::int64_t i = 0; i < run.c().count(); ++i) {
+      const double given = run.c()[i];
+      if (i / 50 != 37) {
+        ASSERT_TRUE(std::isfinite(given)) << i;
+      } else if (std::isnan(special)) {
+        ASSERT_TRUE(std::isnan(given)) << i;
+      } else {
+        ASSERT_EQ(given, special) << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gemm, EveryGemm, testing::ValuesIn(kernels()),
+                         [](const auto& info) { return info.param.name; });
+
+// Short and long sizes, and steps of a transposed A a page apart.
+TEST(Gemm, RandomProducts) {
+  std::mt19937 random(7);
+  const auto size = [&](unsigned most) {
+    return 1 + static_cast<std::int64_t>(random() % (random() % 3 == 0 ? 40 : most));
+  };
+  for (int i = 0; i < 150; ++i) {
+    GemmCase one = make_case({}, DataType::kFloat32, kChoices[static_cast<std::size_t>(i) % 5]);
+    one.gemm.m = random() % 8 == 0 ? 1024 : size(500);
+    one.gemm.n = size(300);
+    one.gemm.k = size(600);
+    add_feature(one, GemmFeature::kMatrix, random);
+    check(one, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+/// Returns the bits of a GEMM with `change` applied to its spec, of the same operands each time.
+template <class F>
+std::vector<std::byte> bits_with(GemmCase one, GemmRun& run, const F& change) {
+  change(one.gemm);
+  run.set_case(one);
+  run.run();
+  return run.bits();
 }
 
 TEST(Gemm, PackedBGivesTheSameBits) {
-  const CpuOptions cpu{.amx = nullptr};
   std::mt19937 random(4);
-  constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
-                                   GemmChoice::kBlockedPackedA};
   for (const auto& [m, n, k] : {std::tuple{1, 512, 784},
                                 {32, 130, 300},
                                 {128, 770, 768},
                                 {300, 600, 520},
                                 {7, 2000, 40},
                                 {700, 220, 600}}) {
-    const auto a = random_numbers<float>(m * k, random);
-    const auto b = random_numbers<float>(k * n, random);
+    GemmCase one = make_case({.amx = nullptr}, DataType::kFloat32, GemmChoice::kBest);
+    one.gemm.m = m, one.gemm.n = n, one.gemm.k = k;
+    GemmRun run(one, random);
     for (int i = 0; i < 9; ++i) {
-      GemmSpec spec{
-          .m = m, .n = n, .k = k, .threads = i % 3 + 1, .choice = kForms[i / 3], .cpu = cpu};
-      ASSERT_TRUE(can_pack_b(spec));
-      const auto packed = base::allocate_aligned(packed_b_elements(spec) * 4);
-      pack_gemm_b(spec, b.data(), packed.get());
-      std::vector<std::vector<float>> results;
-      for (const bool is_packed : {false, true}) {
-        spec.b_is_packed = is_packed;
-        const PreparedGemm gemm = prepare_gemm(spec);
-        const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
-        std::vector<float>& c = results.emplace_back(static_cast<std::size_t>(m * n));
-        gemm({.a = a.data(),
-              .b = is_packed ? static_cast<const void*>(packed.get()) : b.data(),
-              .c = c.data(),
-              .scratch = scratch.get()});
-      }
-      EXPECT_EQ(results[0], results[1])
-          << m << "x" << n << "x" << k << ", threads " << spec.threads << ", choice " << i / 3;
+      one.gemm.threads = i % 3 + 1;
+      one.gemm.choice = i < 3   ? GemmChoice::kBest
+                        : i < 6 ? GemmChoice::kBlocked
+                                : GemmChoice::kBlockedPackedA;
+      ASSERT_TRUE(can_pack_b(one.gemm));
+      EXPECT_EQ(bits_with(one, run, [](GemmSpec& spec) { spec.b_is_packed = true; }),
+                bits_with(one, run, [](GemmSpec& /*spec*/) {}))
+          << m << "x" << n << "x" << k << ", case " << i;
     }
   }
 }
 
-TEST(Gemm, LargeProductsByEveryImplementation) {
-  std::mt19937 random(2);
-  for (const auto& [m, n, k] :
-       {std::tuple{200, 530, 270}, {65, 97, 300}, {300, 10, 250}, {12, 1000, 70}}) {
-    for (int transposes = 0; transposes < 4; ++transposes) {
-      for (const GemmChoice choice : kChoices) {
-        for (const int threads : {1, 2}) {
-          GemmSpec spec{.m = m, .n = n, .k = k};
-          spec.transpose_a = transposes % 2 != 0;
-          spec.transpose_b = transposes / 2 != 0;
-          spec.threads = threads;
-          spec.choice = choice;
-          check_variants<float>(spec, random);
-          check_variants<double>(spec, random);
-        }
-      }
-    }
-  }
-}
-
-TEST(Gemm, ThreadsChangeNoBit) {
-  std::mt19937 random(3);
-  for (const auto& [m, n, k] : {std::tuple{150, 150, 150}, {7, 900, 100}, {900, 7, 100}}) {
-    const auto a = random_numbers<float>(m * k, random);
-    const auto b = random_numbers<float>(n * k, random);
-    for (const GemmChoice choice : kChoices) {
-      std::vector<float> expected;
-      for (int threads = 1; threads <= 5; ++threads) {
-        const PreparedGemm gemm =
-            prepare_gemm({.m = m, .n = n, .k = k, .threads = threads, .choice = choice});
-        std::vector<float> c(static_cast<std::size_t>(m * n));
-        const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-        gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
-        if (threads == 1) expected = c;
-        EXPECT_EQ(c, expected) << gemm.label << ", " << threads << " threads";
-      }
-    }
-  }
-}
-
-// Rows that give tiles of every height, several blocks of rows (192) and of steps (256), rows of a
-// transposed A a page apart, whole B panels and parts of one: tiles that read operands in place,
-// and tiles that read packed ones.
+// Rows that give tiles of every height, several blocks of rows and of steps, rows of a transposed A
+// a page apart, whole B panels and parts of one: tiles that read operands in place, and tiles that
+// read packed ones.
 TEST(Gemm, PackedAChangesNoBit) {
   for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(11);
@@ -160,157 +247,116 @@ TEST(Gemm, PackedAChangesNoBit) {
                                   {45, 70, 13},
                                   {64, 2080, 33},
                                   {600, 200, 300},
-                                  {430, 220, 513},
                                   {1024, 250, 300}}) {
-      const auto a = random_numbers<float>(m * k, random);
-      const auto b = random_numbers<float>(n * k, random);
       for (const int form : {0, 1, 2, 3}) {
-        std::vector<float> c[2];
-        GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
-        spec.transpose_a = form % 2 == 1;
-        spec.transpose_b = form / 2 == 1;
-        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
-          const bool in_a_panels = choice == GemmChoice::kBlockedPackedA;
-          spec.choice = choice;
-          spec.threads = in_a_panels ? 2 : 1;
-          const PreparedGemm gemm = prepare_gemm(spec);
-          std::vector<float>& found = c[in_a_panels ? 1 : 0];
-          found.resize(static_cast<std::size_t>(m * n));
-          const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-          for (int repeat = 0; repeat < 2; ++repeat) {
-            gemm({.a = a.data(), .b = b.data(), .c = found.data(), .scratch = scratch.get()});
-          }
-        }
-        EXPECT_EQ(c[0], c[1]) << m << "x" << n << "x" << k << ", transposes " << form;
+        GemmCase one = make_case(cpu, DataType::kFloat32, GemmChoice::kBlocked);
+        one.gemm.m = m, one.gemm.n = n, one.gemm.k = k;
+        one.gemm.transpose_a = form % 2 == 1;
+        one.gemm.transpose_b = form / 2 == 1;
+        GemmRun run(one, random);
+        const auto packed = [](GemmSpec& spec) {
+          spec.choice = GemmChoice::kBlockedPackedA;
+          spec.threads = 2;
+        };
+        EXPECT_EQ(bits_with(one, run, packed), bits_with(one, run, [](GemmSpec& /*spec*/) {}))
+            << m << "x" << n << "x" << k << ", transposes " << form;
       }
     }
   });
-}
-
-TEST(Gemm, ShortVectorsReadPackedA) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    const std::int64_t lanes = gemm_target<double>(cpu.isa).lanes;
-    const PreparedGemm gemm =
-        prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300, .cpu = cpu});
-    // With 512-bit vectors only Intel's processors pack A.
-    if (lanes < 8) {
-      EXPECT_EQ(gemm.label.find("packed A"), 0U) << gemm.label;
-    }
-  });
-}
-
-TEST(Gemm, AddsSeveralOperands) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    std::mt19937 random(4);
-    for (const auto& [m, n, k] :
-         {std::tuple{1, 2, 3}, {7, 33, 20}, {65, 97, 300}, {430, 220, 530}, {12, 300, 0}}) {
-      for (const GemmChoice choice : kChoices) {
-        for (const int threads : {1, 3}) {
-          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice, .cpu = cpu};
-          spec.transpose_a = random() % 2 == 0;
-          spec.transpose_b = random() % 2 == 0;
-          spec.relu = random() % 2 == 0;
-          check_more_addends<float>(spec, random);
-          check_more_addends<double>(spec, random);
-        }
-      }
-    }
-  });
-}
-
-TEST(Gemm, ScalesAndSumsColumns) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    std::mt19937 random(6);
-    for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
-                                  {200, 130, 530},
-                                  {390, 70, 40},
-                                  {430, 220, 300},
-                                  {33, 1030, 100},
-                                  {20, 150, 600},
-                                  {520, 90, 140}}) {
-      for (const int threads : {1, 2, 3}) {
-        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
-          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice, .cpu = cpu};
-          spec.transpose_a = random() % 2 == 0;
-          spec.transpose_b = random() % 2 == 0;
-          spec.relu = random() % 2 == 0;
-          spec.start = random() % 2 == 0 ? GemmStart::kZero : GemmStart::kMatrix;
-          spec.sums_columns = random() % 3 != 0;
-          spec.is_scaled = !spec.sums_columns || random() % 2 == 0;
-          check_scaled<float>(spec, random);
-          check_scaled<double>(spec, random);
-        }
-      }
-    }
-  });
-  EXPECT_FALSE(can_scale({.m = 8, .n = 8, .k = 8}));
-  EXPECT_FALSE(can_scale({.m = 400, .n = 1, .k = 4000}));
 }
 
 // Column sums of thousands of rows: sums in float32 alone would be off by more.
 TEST(Gemm, SumsOfManyRowsAreAccurate) {
   constexpr std::int64_t kRows = 40000;
-  GemmSpec spec{.m = kRows, .n = 32, .k = 4, .choice = GemmChoice::kBlockedPackedA};
-  spec.sums_columns = true;
-  const std::vector<float> a(kRows * 4, 0.1F);
-  const std::vector<float> b(4 * 32, 1.0F);
-  std::vector<float> c(kRows * 32), sums(32);
-  const PreparedGemm gemm = prepare_gemm(spec);
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-  gemm({.a = a.data(),
-        .b = b.data(),
-        .c = c.data(),
-        .scratch = scratch.get(),
-        .column_sums = sums.data()});
-  const double right = static_cast<double>(c[0]) * kRows;
-  for (const float sum : sums) EXPECT_NEAR(sum, right, 4e-7 * right);
+  std::mt19937 random(1);
+  GemmCase one = make_case({}, DataType::kFloat32, GemmChoice::kBlockedPackedA);
+  one.gemm.m = kRows, one.gemm.n = 32, one.gemm.k = 4;
+  one.gemm.sums_columns = true;
+  GemmRun run(one, random);
+  for (std::int64_t i = 0; i < run.a().count(); ++i) run.a().set(i, 0.1);
+  for (std::int64_t i = 0; i < run.b().count(); ++i) run.b().set(i, 1);
+  run.run();
+  const double right = run.c()[0] * kRows;
+  for (std::int64_t j = 0; j < 32; ++j) EXPECT_NEAR(run.column_sum(j), right, 4e-7 * right);
 }
 
-TEST(Gemm, ConsumesEachElementOnce) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    std::mt19937 random(5);
-    for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
-                                  {200, 130, 300},
-                                  {390, 70, 530},
-                                  {33, 1030, 100},
-                                  {20, 150, 5000},
-                                  {520, 90, 140},
-                                  {500, 150, 520},
-                                  {100, 700, 260},
-                                  {20, 1100, 260},
-                                  {1024, 100, 600}}) {
-      for (const int threads : {1, 2, 3}) {
-        for (const bool transpose_a : {false, true}) {
-          for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
-            GemmSpec spec{
-                .m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads, .cpu = cpu};
-            spec.transpose_b = random() % 2 == 0;
-            spec.choice = choice;
-            check_consumer<float>(spec, random);
-            check_consumer<double>(spec, random);
-          }
-        }
-      }
-    }
-  });
-  EXPECT_FALSE(can_have_consumer({.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
-  EXPECT_FALSE(can_have_consumer({.m = 8, .n = 8, .k = 8}));
+// ---- choices ----
+
+/// Machines as this project was measured on, by hand.
+constexpr Machine kZen3{.l2_bytes = 512 << 10, .vector_bits = 256, .fma_ports = 1};
+constexpr Machine kZen4{.l2_bytes = 1 << 20, .vector_bits = 512, .fma_ports = 1};
+constexpr Machine kIntel{
+    .l1_bytes = 48 << 10, .l2_bytes = 2 << 20, .vector_bits = 512, .fma_ports = 2};
+constexpr Machine kAmx{
+    .l1_bytes = 48 << 10, .l2_bytes = 2 << 20, .vector_bits = 512, .fma_ports = 2, .has_amx = true};
+constexpr Machine kNeon{.vector_bits = 128, .fma_ports = 1};
+
+TEST(GemmCost, ChoosesForMachines) {
+  using enum GemmChoice;
+  const struct {
+    Sizes sizes;
+    bool transpose_a, transpose_b;
+    GemmChoice zen3, zen4, intel, amx, neon;
+  } rows[] = {
+      {{15, 50, 100}, false, true, kTiles, kTiles, kTiles, kTiles, kTiles},
+      {{1, 300, 784}, false, true, kDots, kDots, kDots, kDots, kDots},
+      {{128, 512, 784},
+       false,
+       false,
+       kBlockedPackedA,
+       kTiles,
+       kBlockedPackedA,
+       kSplit,
+       kBlockedPackedA},
+      {{64, 512, 784}, false, false, kBlockedPackedA, kTiles, kTiles, kSplit, kBlockedPackedA},
+      {{784, 512, 128},
+       true,
+       false,
+       kBlockedPackedA,
+       kBlocked,
+       kBlockedPackedA,
+       kSplit,
+       kBlockedPackedA},
+      {{1024, 3072, 768},
+       false,
+       true,
+       kBlockedPackedA,
+       kBlocked,
+       kBlockedPackedA,
+       kSplit,
+       kBlockedPackedA},
+      {{16, 3072, 768}, false, false, kTiles, kTiles, kTiles, kTiles, kTiles},
+      {{2048, 64, 256}, true, false, kBlockedPackedA, kBlocked, kBlocked, kSplit, kBlockedPackedA},
+  };
+  for (const auto& row : rows) {
+    GemmSpec spec{.m = row.sizes[0], .n = row.sizes[1], .k = row.sizes[2]};
+    spec.transpose_a = row.transpose_a;
+    spec.transpose_b = row.transpose_b;
+    SCOPED_TRACE(testing::Message() << spec.m << "x" << spec.n << "x" << spec.k);
+    EXPECT_EQ(choose_gemm(spec, kZen3), row.zen3);
+    EXPECT_EQ(choose_gemm(spec, kZen4), row.zen4);
+    EXPECT_EQ(choose_gemm(spec, kIntel), row.intel);
+    EXPECT_EQ(choose_gemm(spec, kAmx), row.amx);
+    EXPECT_EQ(choose_gemm(spec, kNeon), row.neon);
+    spec.dtype = DataType::kFloat64;
+    EXPECT_NE(choose_gemm(spec, kAmx), kSplit);
+  }
 }
 
-TEST(Gemm, NanGoesThrough) {
-  for_each_instruction_set([](const CpuOptions& cpu) {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    std::vector<float> a(15 * 20, 1.0F);
-    a[3 * 20 + 4] = nan;
-    const std::vector<float> b(20 * 18, 1.0F);
-    std::vector<float> c(15 * 18);
-    const PreparedGemm gemm = prepare_gemm({.m = 15, .n = 18, .k = 20, .relu = true, .cpu = cpu});
-    const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-    gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
-    for (std::size_t i = 0; i < 15; ++i) {
-      for (std::size_t j = 0; j < 18; ++j) EXPECT_EQ(std::isnan(c[i * 18 + j]), i == 3);
-    }
-  });
+TEST(GemmCost, FindsThisMachine) {
+  const CpuOptions cpu;
+  const Machine machine = machine_of(cpu);
+  EXPECT_EQ(machine.vector_bits, 32 * gemm_target<float>(cpu.isa).lanes);
+  EXPECT_EQ(machine.has_amx, cpu.amx != nullptr);
+  EXPECT_GE(machine.l1_bytes, 8 << 10);
+  EXPECT_GE(machine.l2_bytes, machine.l1_bytes);
+}
+
+TEST(Gemm, SaysWhatItCannotDo) {
+  EXPECT_FALSE(can_scale(GemmSpec{.m = 8, .n = 8, .k = 8}));
+  EXPECT_FALSE(can_scale(GemmSpec{.m = 400, .n = 1, .k = 4000}));
+  EXPECT_FALSE(can_have_consumer(GemmSpec{.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
+  EXPECT_FALSE(can_have_consumer(GemmSpec{.m = 8, .n = 8, .k = 8}));
 }
 
 }  // namespace

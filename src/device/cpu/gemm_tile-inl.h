@@ -380,33 +380,13 @@ void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*row
   ((target.tile[kVectors - 1][kRow] = gemm_tile<hn::ScalableTag<T>, kRow + 1, kVectors>), ...);
 }
 
-template <class T, GemmPackedA kA, int... kRow>
-void fill_a_panels(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.a_panel[static_cast<int>(kA)][kRow] =
-        APanelTile<hn::ScalableTag<T>, kRow + 1, kAPanelVectors, kA>::run),
-   ...);
-}
-
-template <class T, GemmPackedA kA, int... kRow>
-void fill_wide_a_panels(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.wide_a_panel[static_cast<int>(kA)][kRow] =
-        APanelTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA>::run),
-   ...);
-}
-
-template <class T>
-void fill_all_a_panels(GemmTarget<T>& target) {
+template <class T, int kVectors, int... kRow>
+void fill_a_panels(GemmTileFn<T> (&to)[2][kGemmMaxRows],
+                   std::integer_sequence<int, kRow...> /*rows*/) {
+  using D = hn::ScalableTag<T>;
   using enum GemmPackedA;
-  target.a_panel_vectors = kAPanelVectors;
-  target.a_panel_rows = kAPanelRows;
-  const std::make_integer_sequence<int, kAPanelRows> all;
-  fill_a_panels<T, kStepAPanel>(target, all);
-  fill_a_panels<T, kRowAPanel>(target, all);
-  if constexpr (kMaxVectors > kAPanelVectors) {
-    const std::make_integer_sequence<int, kMaxRows[kMaxVectors - 1]> wide;
-    fill_wide_a_panels<T, kStepAPanel>(target, wide);
-    fill_wide_a_panels<T, kRowAPanel>(target, wide);
-  }
+  ((to[0][kRow] = APanelTile<D, kRow + 1, kVectors, kStepAPanel>::run), ...);
+  ((to[1][kRow] = APanelTile<D, kRow + 1, kVectors, kRowAPanel>::run), ...);
 }
 
 template <class T, int... kRow>
@@ -432,7 +412,13 @@ GemmTarget<T> make_target() {
     fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
   }
-  fill_all_a_panels(target);
+  target.a_panel_vectors = kAPanelVectors;
+  target.a_panel_rows = kAPanelRows;
+  fill_a_panels<T, kAPanelVectors>(target.a_panel, std::make_integer_sequence<int, kAPanelRows>());
+  if constexpr (kMaxVectors > kAPanelVectors) {
+    fill_a_panels<T, kMaxVectors>(target.wide_a_panel,
+                                  std::make_integer_sequence<int, kMaxRows[kMaxVectors - 1]>());
+  }
   fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
   return target;
 }

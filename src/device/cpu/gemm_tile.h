@@ -7,7 +7,7 @@
 #include "device/isa.h"
 
 // The innermost kernels of GEMM, which compute one tile of C with its sums in registers; one set
-// per instruction set (gemm_tile-inl.h). gemm.cpp decides at plan time which tiles make up a GEMM.
+// per instruction set (gemm_tile-inl.h). gemm_plan.h splits a GEMM among them.
 
 namespace onnxgrad::device {
 
@@ -44,18 +44,14 @@ struct GemmExtras {
   /// stride in elements. nullptr: none.
   const T* scales = nullptr;
   std::ptrdiff_t scales_row = 0;
-  /// Sums by column of C, to which each tile adds its columns' sums. nullptr: none.
-  T* column_sums = nullptr;
   /// Matrices shaped like C, of which a tile prefetches its own elements while long sums are
   /// computed.
   const void* reads_next[kGemmMaxReadsNext] = {};
   std::ptrdiff_t reads_next_row = 0;           ///< row stride in elements
   std::ptrdiff_t reads_next_size = sizeof(T);  ///< bytes per element, at most sizeof(T)
   int reads_next_count = 0;
-  /// Parts that are prefetched into the L2 cache while the tile is computed, from their first row
-  /// on, evenly over the steps.
-  GemmPrefetch<T> prefetch[2] = {};
-  std::int64_t prefetch_rows = 0;  ///< rows of the longer of the two
+  /// Prefetched into the L2 cache while the tiles are computed, evenly over the steps.
+  GemmPrefetch<T> prefetch = {};
 };
 
 /// `blocks` tiles of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The

@@ -80,9 +80,6 @@ struct TileEnd {
         const T* scales = extras->scales + (now->row + row) * scales_row + now->column;
         scale(sum, scales, scales_row);
       }
-      if (extras->column_sums != nullptr) {
-        add_columns(sum, extras->column_sums + now->column);
-      }
     }
     store(sum, now->c + row * now->c_row, now->c_row);
   }
@@ -96,22 +93,6 @@ struct TileEnd {
       }
       scales += row;
       keep_in_register(scales);
-    }
-  }
-
-  void add_columns(const V (&sum)[kRows][kVectors], T* to) const {
-    const D d;
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      V total = sum[0][v];
-#pragma GCC unroll 16
-      for (int i = 1; i < kRows; ++i) total = hn::Add(total, sum[i][v]);
-      total = hn::Add(total, load(to + v * kLanes, v));
-      if (v + 1 < kVectors || kLanes == 1) {
-        hn::StoreU(total, d, to + v * kLanes);
-      } else {
-        store_first(total, d, mask, to + v * kLanes, tail);
-      }
     }
   }
 
@@ -160,106 +141,45 @@ template <class T>
 class Prefetch {
  public:
   HWY_INLINE Prefetch(const GemmTile<T>& tile, std::int64_t parts_of_block) {
-    if (tile.extras == nullptr || tile.extras->prefetch_rows == 0) return;
+    if (tile.extras == nullptr || tile.extras->prefetch.rows == 0) return;
     const std::int64_t parts = parts_of_block * tile.blocks;
-    for (int i = 0; i < 2; ++i) {
-      const GemmPrefetch<T>& all = tile.extras->prefetch[i];
-      const std::int64_t lines = all.rows * all.lines;
-      lines_[i] = {all.from, all.from + all.lines * kLine, all.row - all.lines * kLine, all.row,
-                   lines,    (lines + parts - 1) / parts};
-    }
+    const GemmPrefetch<T>& all = tile.extras->prefetch;
+    left_ = all.rows * all.lines;
+    together_ = (left_ + parts - 1) / parts;
+    at_ = all.from;
+    end_ = at_ + all.lines * kLine;
+    row_ = all.row;
+    gap_ = row_ - all.lines * kLine;
   }
 
   HWY_INLINE void fetch_part() {
-    for (Lines& lines : lines_) {
-      if (lines.left <= 0) continue;
-      const T* at = lines.at;
-      const T* end = lines.end;
-      std::int64_t count = lines.together;
-      keep_in_register(count);  // else the compiler keeps two counters in one vector
-      lines.left -= count;
-      for (; count > 0; --count) {
-        __builtin_prefetch(at, 0, 2);
-        at += kLine;
-        if (at == end) {
-          at += lines.gap;
-          end += lines.row;
-        }
+    if (left_ <= 0) return;
+    const T* at = at_;
+    const T* end = end_;
+    std::int64_t count = together_;
+    keep_in_register(count);  // else the compiler keeps two counters in one vector
+    left_ -= count;
+    for (; count > 0; --count) {
+      __builtin_prefetch(at, 0, 2);
+      at += kLine;
+      if (at == end) {
+        at += gap_;
+        end += row_;
       }
-      lines.at = at;
-      lines.end = end;
     }
+    at_ = at;
+    end_ = end;
   }
 
  private:
   static constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
 
-  struct Lines {
-    const T* at = nullptr;
-    const T* end = nullptr;     // end of the current row
-    std::ptrdiff_t gap = 0;     // elements from there to the next row
-    std::ptrdiff_t row = 0;     // row stride in elements
-    std::int64_t left = 0;      // cache lines left
-    std::int64_t together = 0;  // cache lines per part
-  };
-
-  Lines lines_[2];
-};
-
-/// Prefetches rows of the matrices that a tile's epilogue reads or writes (GemmExtras::reads_next),
-/// tile by tile: with each part of the tile's steps, which wait for loads of B anyway, a few rows
-/// of one matrix, the matrices in turn.
-template <class T, int kRows, std::ptrdiff_t kColumns>
-class ReadsNext {
- public:
-  ReadsNext() = default;
-
-  HWY_INLINE ReadsNext(const GemmTile<T>& tile, std::int64_t parts) {
-    if (tile.extras == nullptr || parts == 0) return;
-    count_ = tile.extras->reads_next_count;
-    row_ = tile.extras->reads_next_row * tile.extras->reads_next_size;
-    together_ = std::max<std::int64_t>((std::int64_t{kRows} * count_ + parts - 1) / parts, 1);
-  }
-
-  /// Begins the prefetches of the tile at row `row`.
-  HWY_INLINE void begin(const GemmTile<T>& tile, std::ptrdiff_t row) {
-    if (count_ == 0) return;
-    now_ = 0;
-    left_ = (kRows + together_ - 1) / together_ * count_;
-    const std::ptrdiff_t offset =
-        (tile.row + row) * row_ + tile.column * tile.extras->reads_next_size;
-    auto within = static_cast<std::uintptr_t>(row_);
-    for (int i = 0; i < count_; ++i) {
-      next_[i] = static_cast<const char*>(tile.extras->reads_next[i]) + offset;
-      within |= reinterpret_cast<std::uintptr_t>(next_[i]);
-    }
-    are_whole_ = within % 64 == 0;
-  }
-
-  HWY_INLINE void fetch_part() {
-    if (left_ == 0) return;
-    --left_;
-    const char* at = next_[now_];
-    for (std::int64_t r = together_; r > 0; --r) {
-      constexpr std::ptrdiff_t kBytes = kColumns * sizeof(T);
-#pragma GCC unroll 4
-      for (std::ptrdiff_t j = 0; j < kBytes; j += 64) __builtin_prefetch(at + j, 1);
-      if (!are_whole_) __builtin_prefetch(at + kBytes - 1, 1);
-      at += row_;
-    }
-    next_[now_] = at;
-    ++now_;
-    if (now_ == count_) now_ = 0;
-  }
-
- private:
-  const char* next_[kGemmMaxReadsNext];
-  int count_ = 0;
-  int now_ = 0;                // current matrix
-  std::ptrdiff_t row_ = 0;     // row stride in bytes
-  std::int64_t together_ = 1;  // rows per part
-  std::int64_t left_ = 0;      // parts left
-  bool are_whole_ = false;     // rows begin with a cache line
+  const T* at_ = nullptr;
+  const T* end_ = nullptr;     // end of the current row
+  std::ptrdiff_t gap_ = 0;     // elements from there to the next row
+  std::ptrdiff_t row_ = 0;     // row stride in elements
+  std::int64_t left_ = 0;      // cache lines left
+  std::int64_t together_ = 0;  // cache lines per part
 };
 
 /// Prefetches row `row` of each matrix that a tile's epilogue reads or writes.

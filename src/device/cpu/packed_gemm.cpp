@@ -6,8 +6,8 @@ namespace onnxgrad::device {
 namespace {
 
 // Calls f(B panel, first column, columns, columns with padding).
-template <class Gemm, class F>
-void visit_b_panels(const Gemm& gemm, F&& f) {
+template <class T, class F>
+void visit_b_panels(const PackedGemm<T>& gemm, F&& f) {
   std::int64_t column = 0;
   const std::int64_t count = gemm.columns.count();
   for (std::int64_t p = 0; p < count; ++p) {
@@ -15,21 +15,6 @@ void visit_b_panels(const Gemm& gemm, F&& f) {
     f(p, column, std::min(padded, gemm.n - column), padded);
     column += padded;
   }
-}
-
-/// Runs the tiles of a B panel. `extras`: extras of `tile`, whose prefetches the first tiles do.
-template <class T>
-void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras = nullptr) {
-  tile.extras = extras;
-  tile.blocks = rows.big_count;
-  tile.a_block = rows.big * tile.a_row;
-  rows.big_fn(tile);
-  if (extras != nullptr) extras->prefetch_rows = 0;
-  if (rows.small_count == 0) return;
-  move_down(tile, rows.big_count * rows.big);
-  tile.blocks = rows.small_count;
-  tile.a_block -= tile.a_row;
-  rows.small_fn(tile);
 }
 
 }  // namespace
@@ -49,23 +34,26 @@ typename PackedGemm<T>::Rows PackedGemm<T>::rows(std::int64_t m) const {
 
 template <class T>
 std::int64_t PackedGemm<T>::packed_size() const {
-  std::int64_t size = 0;
-  visit_b_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * k; });
-  return size;
+  return round_up(n, lanes) * k;
 }
 
 template <class T>
 void PackedGemm<T>::pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>(isa);
+  if (!transpose) return pack_rows(b, b_row, 0, k, packed);
   visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
-    if (transpose) {
-      target.transpose(b + column * b_row, b_row, packed, padded, width, k);
-      for (std::int64_t i = 0; width < padded && i < k; ++i) {
-        std::fill(packed + i * padded + width, packed + (i + 1) * padded, T(0));
-      }
-    } else {
-      target.copy(b + column, b_row, packed, padded, k, width);
+    gemm_target<T>(isa).transpose(b + column * b_row, b_row, packed, padded, width, k);
+    for (std::int64_t i = 0; width < padded && i < k; ++i) {
+      std::fill(packed + i * padded + width, packed + (i + 1) * padded, T(0));
     }
+    packed += padded * k;
+  });
+}
+
+template <class T>
+void PackedGemm<T>::pack_rows(const T* b, std::ptrdiff_t b_row, std::int64_t first,
+                              std::int64_t count, T* packed) const {
+  visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
+    gemm_target<T>(isa).copy(b + column, b_row, packed + first * padded, padded, count, width);
     packed += padded * k;
   });
 }
@@ -76,10 +64,6 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   constexpr std::int64_t kWidestBPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   GemmExtras<T> extras;  // with them, tiles fetch A too
-  for (std::size_t i = 0; i < operands.prefetch.size(); ++i) {
-    extras.prefetch[i] = operands.prefetch[i];
-    extras.prefetch_rows = std::max(extras.prefetch_rows, operands.prefetch[i].rows);
-  }
   extras.reads_next[0] = operands.c;
   extras.reads_next_row = operands.c_row;
   extras.reads_next_count = 1;
@@ -102,83 +86,48 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.steps = operands.steps < 0 ? k : operands.steps;
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
+    tile.extras = &extras;
     tile.column = column;
-    run_tiles(tile, columns.is_big(p) ? rows.wide : rows.narrow, &extras);
+    run_rows(tile, columns.is_big(p) ? rows.wide : rows.narrow);
     packed += padded * k;
   });
 }
 
 template <class T>
 RowSumGemm<T> RowSumGemm<T>::prepare(Isa isa, std::int64_t m, std::int64_t n, std::int64_t block) {
-  const GemmTarget<T>& target = gemm_target<T>(isa);
-  RowSumGemm made{.isa = isa, .m = m, .n = n, .block = block, .lanes = target.lanes};
-  made.columns = split_columns(n, target);
-  const auto tiles_of = [&](std::int64_t vectors) {
-    return Tiles{.whole = split_rows(target.lanes, target, vectors),
-                 .rest = split_rows(m % target.lanes, target, vectors)};
-  };
-  made.wide = tiles_of(made.columns.big);
-  made.narrow = tiles_of(made.columns.big - 1);
-  return made;
-}
-
-template <class T>
-std::int64_t RowSumGemm<T>::a_size() const {
-  return round_up(m, lanes) * block;
-}
-
-template <class T>
-std::int64_t RowSumGemm<T>::b_size() const {
-  std::int64_t size = 0;
-  visit_b_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * block; });
-  return size;
+  const auto gemm = PackedGemm<T>::prepare(isa, block, n);
+  return {.m = m,
+          .n = n,
+          .block = block,
+          .lanes = gemm.lanes,
+          .gemm = gemm,
+          .whole = gemm.rows(gemm.lanes),
+          .rest = gemm.rows(m % gemm.lanes)};
 }
 
 template <class T>
 void RowSumGemm<T>::pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
                            T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>(isa);
   for (std::int64_t column = 0; column < m; column += lanes) {
-    target.copy(a + column, a_row, packed + column * block + first * lanes, lanes, count,
-                std::min<std::int64_t>(lanes, m - column));
+    gemm_target<T>(gemm.isa).copy(a + column, a_row, packed + column * block + first * lanes, lanes,
+                                  count, std::min<std::int64_t>(lanes, m - column));
   }
 }
 
 template <class T>
-void RowSumGemm<T>::pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>(isa);
-  visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
-    target.copy(b + column, n, packed + first * padded, padded, count, width);
-    packed += padded * block;
-  });
-}
-
-template <class T>
 void RowSumGemm<T>::run(const Operands& operands) const {
-  constexpr std::int64_t kWidestBPanel = 64;
-  alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
-  const T* b = operands.b;
-  const std::int64_t count = columns.count();
-  visit_b_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
-    const Tiles& tiles = columns.is_big(p) ? wide : narrow;
-    for (std::int64_t row = 0; row < m; row += lanes) {
-      GemmTile<T> tile;
-      tile.a = operands.a + row * block;
-      tile.a_row = 1;
-      tile.a_step = lanes;
-      tile.b = b;
-      tile.b_step = padded;
-      tile.c = operands.c + row * n + column;
-      tile.c_row = n;
-      tile.start = operands.adds ? tile.c : kZeros;
-      tile.start_row = operands.adds ? n : 0;
-      tile.steps = operands.rows;
-      tile.tail = p + 1 == count ? columns.tail : lanes;
-      tile.finish = operands.adds ? GemmFinish::kAdd : GemmFinish::kStore;
-      run_tiles(tile, row + lanes <= m ? tiles.whole : tiles.rest);
-    }
-    b += padded * block;
-  });
+  for (std::int64_t row = 0; row < m; row += lanes) {
+    T* const c = operands.c + row * n;
+    gemm.run(row + lanes <= m ? whole : rest, {.a = operands.a + row * block,
+                                               .a_row = 1,
+                                               .a_step = lanes,
+                                               .packed = operands.b,
+                                               .c = c,
+                                               .c_row = n,
+                                               .start = operands.adds ? c : nullptr,
+                                               .start_row = n,
+                                               .steps = operands.rows});
+  }
 }
 
 template struct PackedGemm<float>;

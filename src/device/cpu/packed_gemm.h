@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 #define ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,9 +40,6 @@ struct PackedGemm {
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
     std::int64_t steps = -1;       ///< the first steps of k to sum over; -1: all
     std::int64_t columns = -1;     ///< the first columns of C to compute; -1: all
-    /// Parts of matrices that are prefetched into the L2 cache by this GEMM, if there are
-    /// kGemmLongSum steps or more.
-    std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 
   static PackedGemm prepare(Isa isa, std::int64_t k, std::int64_t n);
@@ -53,6 +49,9 @@ struct PackedGemm {
   /// Packs B, [k, n], or [n, k] if `transpose`; `b_row`: row stride in elements. `packed`: 64-byte
   /// aligned, packed_size() elements.
   void pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const;
+  /// Packs rows [first, first + count) of a B that is not transposed, from `b` on.
+  void pack_rows(const T* b, std::ptrdiff_t b_row, std::int64_t first, std::int64_t count,
+                 T* packed) const;
   /// Computes C. Sums run over k in an order that depends only on the sizes.
   void run(const Rows& rows, const Operands& operands) const;
 };
@@ -61,20 +60,12 @@ struct PackedGemm {
 /// gradients, summed over the steps of a recurrence while these are cached. Trivially copyable.
 template <class T>
 struct RowSumGemm {
-  Isa isa = {};
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t block = 0;  ///< maximum of rows
   int lanes = 1;
-  ColumnSplit columns = {};  ///< of B
-
-  /// Tiles for the columns of A that make up full vectors, and for the rest.
-  struct Tiles {
-    RowSplit<T> whole = {};
-    RowSplit<T> rest = {};
-  };
-  Tiles wide = {};
-  Tiles narrow = {};
+  PackedGemm<T> gemm = {};  ///< of `lanes` rows of C
+  typename PackedGemm<T>::Rows whole = {}, rest = {};
 
   struct Operands {
     const T* a = nullptr;  ///< as pack_a() writes it
@@ -86,13 +77,15 @@ struct RowSumGemm {
 
   static RowSumGemm prepare(Isa isa, std::int64_t m, std::int64_t n, std::int64_t block);
   /// Numbers of elements of the packed A, which several GEMMs may share, and of the packed B.
-  std::int64_t a_size() const;
-  std::int64_t b_size() const;
+  std::int64_t a_size() const { return round_up(m, lanes) * block; }
+  std::int64_t b_size() const { return gemm.packed_size(); }
   /// Pack rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: row stride
   /// of A in elements.
   void pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
               T* packed) const;
-  void pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const;
+  void pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const {
+    gemm.pack_rows(b, n, first, count, packed);
+  }
   void run(const Operands& operands) const;
 };
 

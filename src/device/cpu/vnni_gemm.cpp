@@ -3,14 +3,13 @@
 #include <algorithm>
 
 #include "device/cpu/amx_target.h"
-#include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_plan.h"
 
 namespace onnxgrad::device {
 namespace {
 
-using f16_gemm::kBPanelColumns;
+constexpr std::int64_t kBPanelColumns = kVnniMaxVectors * kVnniLanes;
 
 /// Calls f(first column, columns, width in memory) for each panel.
 template <class F>
@@ -42,29 +41,10 @@ void VnniGemm::pack_rows(const std::uint16_t* b, std::ptrdiff_t row, std::uint32
 
 void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed,
                             std::uint32_t* lines) const {
-  const GemmTarget<float>& target = gemm_target<float>(isa);
   const std::int64_t pairs = padded(steps) / 2;
-  const bool is_direct = row % 2 == 0 && steps == 2 * pairs;
   for_each_b_panel(columns, [&](std::int64_t first, std::int64_t count, std::int64_t width) {
-    std::uint32_t* to = packed + first * pairs;
-    for (std::int64_t j = 0; j < count; j += kVnniLanes) {
-      const std::int64_t rows = std::min<std::int64_t>(kVnniLanes, count - j);
-      const std::uint16_t* from = b + (first + j) * row;
-      std::ptrdiff_t from_row = row / 2;
-      if (!is_direct) {
-        auto* copy = reinterpret_cast<std::uint16_t*>(lines);
-        pad_rows(from, row, rows, steps, 2 * pairs, copy);
-        from = copy;
-        from_row = pairs;
-      }
-      // A transpose moves bits only.
-      target.transpose(reinterpret_cast<const float*>(from), from_row,
-                       reinterpret_cast<float*>(to + j), width, rows, pairs);
-    }
-    if (count == width) return;
-    for (std::int64_t p = 0; p < pairs; ++p) {
-      std::fill(to + p * width + count, to + (p + 1) * width, 0U);
-    }
+    device::pack_vnni_columns(isa, b + first * row, row, steps, pairs, count, width,
+                              packed + first * pairs, reinterpret_cast<std::uint16_t*>(lines));
   });
 }
 
@@ -87,6 +67,35 @@ void VnniGemm::run(const Operands& operands) const {
     }
     amx->run_b_panel(panel);
   });
+}
+
+void pack_vnni_columns(Isa isa, const void* from, std::ptrdiff_t row, std::int64_t steps,
+                       std::int64_t pairs, std::int64_t count, std::int64_t width,
+                       std::uint32_t* to, std::uint16_t* lines, ConvertFn narrow) {
+  // Transposes move bits only, of pairs of elements.
+  const GemmTarget<float>& target = gemm_target<float>(isa);
+  auto* const out = reinterpret_cast<float*>(to);
+  const std::int64_t own = ceil_div(steps, 2);
+  std::fill(to + own * width, to + pairs * width, 0U);
+  if (narrow == nullptr && row % 2 == 0 && steps % 2 == 0) {
+    target.transpose(static_cast<const float*>(from), row / 2, out, width, count, own);
+  } else {
+    for (std::int64_t j = 0; j < count; j += kVnniLanes) {
+      const std::int64_t rows = std::min<std::int64_t>(count - j, kVnniLanes);
+      if (narrow == nullptr) {
+        pad_rows(static_cast<const std::uint16_t*>(from) + j * row, row, rows, steps, 2 * own,
+                 lines);
+      }
+      for (std::int64_t i = 0; narrow != nullptr && i < rows; ++i) {
+        narrow(lines + i * 2 * own, static_cast<const float*>(from) + (j + i) * row, steps);
+        if (steps < 2 * own) lines[i * 2 * own + steps] = 0;
+      }
+      target.transpose(reinterpret_cast<const float*>(lines), own, out + j, width, rows, own);
+    }
+  }
+  for (std::int64_t p = 0; count < width && p < own; ++p) {
+    std::fill(to + p * width + count, to + (p + 1) * width, 0U);
+  }
 }
 
 void pad_rows(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows, std::int64_t steps,

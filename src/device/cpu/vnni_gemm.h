@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/cpu/convert.h"
 #include "device/isa.h"
 
 // GEMM of bfloat16 matrices that fit into a cache, on AMX, for kernels that compute a larger result
@@ -47,6 +48,14 @@ struct VnniGemm {
   };
   void run(const Operands& operands) const;
 };
+
+/// Packs `count` columns of B from its transpose [count, steps], rows `row` elements apart, into a
+/// panel of `width` columns and `pairs` VNNI pairs, with zeros beyond `steps` and `count`. With
+/// `narrow`, `from` is float32 and rounded by it. `lines`: scratch of 16 rows, of `steps` rounded
+/// up to an even number.
+void pack_vnni_columns(Isa isa, const void* from, std::ptrdiff_t row, std::int64_t steps,
+                       std::int64_t pairs, std::int64_t count, std::int64_t width,
+                       std::uint32_t* to, std::uint16_t* lines, ConvertFn narrow = nullptr);
 
 /// Copies rows [rows, steps] that are `row` elements apart to rows of `length`, padded with zeros.
 void pad_rows(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows, std::int64_t steps,

@@ -2,264 +2,421 @@
 #define ONNXGRAD_DEVICE_TESTING_GEMM_CHECKS_H_
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
-#include <memory>
+#include <new>
 #include <random>
 #include <vector>
 
-#include "base/memory_budget.h"
+#include "base/f16.h"
+#include "device/cpu/f16_gemm.h"
 #include "device/cpu/gemm.h"
 
-// Checks of float32 and float64 GEMM against sums in float64, for any implementation.
+// Checks of GEMMs of any type against sums in float64, for any implementation.
 
 namespace onnxgrad::device {
 
-template <class T>
-std::vector<T> random_numbers(std::int64_t count, std::mt19937& random) {
-  std::normal_distribution<double> normal;
-  std::vector<T> numbers(static_cast<std::size_t>(count));
-  for (T& number : numbers) number = static_cast<T>(normal(random));
-  return numbers;
-}
+/// Memory whose end, up to alignment, is followed by memory without access.
+class Guarded {
+ public:
+  Guarded(std::int64_t bytes, std::size_t alignment) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const auto used = (static_cast<std::size_t>(bytes) + page - 1) / page * page;
+    size_ = used + page;
+    void* memory =
+        ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    memory_ = static_cast<std::byte*>(memory);
+    EXPECT_EQ(::mprotect(memory_ + used, page, PROT_NONE), 0);
+    begin_ = memory_ + (used - static_cast<std::size_t>(bytes)) / alignment * alignment;
+    std::memset(begin_, 0xFF, static_cast<std::size_t>(bytes));  // NaN in all types
+  }
+  ~Guarded() { ::munmap(memory_, size_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
 
-/// Exact element of a matrix product, and a bound of the rounding errors of any order of its sum.
-struct Expected {
-  double value = 0;
-  double bound = 0;
+  std::byte* begin() const { return begin_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  std::byte* begin_ = nullptr;
+  std::size_t size_ = 0;
 };
 
-template <class T>
-Expected expected_at(const GemmSpec& spec, const std::vector<T>& a, const std::vector<T>& b,
-                     const std::vector<T>& start, double factor, std::int64_t i, std::int64_t j) {
-  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index); };
-  double sum = 0;
-  double size = 0;
-  for (std::int64_t k = 0; k < spec.k; ++k) {
-    const T x = a[at(spec.transpose_a ? k * spec.m + i : i * spec.k + k)];
-    const T y = b[at(spec.transpose_b ? j * spec.k + k : k * spec.n + j)];
-    sum += static_cast<double>(x) * static_cast<double>(y);
-    size += std::abs(static_cast<double>(x) * static_cast<double>(y));
+/// A matrix of any type in guarded memory.
+class TestMatrix {
+ public:
+  TestMatrix(DataType dtype, std::int64_t count)
+      : dtype_(dtype), count_(count), memory_(count * size(), static_cast<std::size_t>(size())) {}
+  /// Random elements.
+  TestMatrix(DataType dtype, std::int64_t count, std::mt19937& random) : TestMatrix(dtype, count) {
+    std::normal_distribution<double> normal;
+    for (std::int64_t i = 0; i < count; ++i) set(i, normal(random));
+    for (std::int64_t i = 0; i < count; ++i) values_.push_back(element(i));
   }
-  const double scale = spec.alpha * factor;
-  double value = scale * sum;
-  size *= std::abs(scale);
-  if (spec.start != GemmStart::kZero) {
-    const auto addend =
-        static_cast<double>(start[at(spec.start == GemmStart::kRow ? j : i * spec.n + j)]);
-    value += addend;
-    size += std::abs(addend);
-  }
-  if (spec.relu) value = std::max(value, 0.0);
-  const double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
-  return {value, epsilon * (static_cast<double>(spec.k) + 4) * size + 1e-300};
-}
 
-template <class T>
-void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_place) {
-  const auto a = random_numbers<T>(spec.m * spec.k, random);
-  const auto b = random_numbers<T>(spec.n * spec.k, random);
-  const auto start =
-      random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
-  const PreparedGemm gemm = prepare_gemm(spec);
-  std::shared_ptr<std::byte> packed;
-  if (spec.b_is_packed) {
-    packed = base::allocate_aligned(packed_b_elements(spec) * std::int64_t{sizeof(T)});
-    pack_gemm_b(spec, b.data(), packed.get());
+  std::byte* data() const { return memory_.begin(); }
+  std::int64_t count() const { return count_; }
+  std::int64_t bytes() const { return count_ * size(); }
+  double operator[](std::int64_t i) const {
+    return values_.empty() ? element(i) : values_[static_cast<std::size_t>(i)];
   }
-  // A guard after C shows writes beyond its end.
-  constexpr std::size_t kGuard = 64;
-  std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n) + kGuard, T(77));
-  if (in_place) std::copy(start.begin(), start.end(), c.begin());
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
-  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
-  gemm({.a = a.data(),
-        .b = packed != nullptr ? static_cast<const void*>(packed.get()) : b.data(),
-        .start = in_place ? c.data() : start.data(),
-        .c = c.data(),
-        .scratch = scratch.get(),
-        .factor = factor});
-  const bool all_rows = spec.m * spec.n * spec.k < 1000000;
-  for (std::int64_t i = 0; i < spec.m; ++i) {
-    if (!all_rows && i % 13 != 0 && i != spec.m - 1) continue;
-    for (std::int64_t j = 0; j < spec.n; ++j) {
-      const Expected expected = expected_at(spec, a, b, start, factor, i, j);
-      const auto given = static_cast<double>(c[static_cast<std::size_t>(i * spec.n + j)]);
-      ASSERT_LE(std::abs(given - expected.value), expected.bound)
-          << gemm.label << " at [" << i << ", " << j << "]: " << given << ", expected "
-          << expected.value << " (transposes " << spec.transpose_a << spec.transpose_b << ", start "
-          << static_cast<int>(spec.start) << ", in place " << in_place << ")";
+  void set(std::int64_t i, double value) {
+    if (!values_.empty()) values_[static_cast<std::size_t>(i)] = value;
+    switch (dtype_) {
+      case DataType::kFloat64:
+        return store(i, value);
+      case DataType::kFloat32:
+        return store(i, static_cast<float>(value));
+      case DataType::kFloat16:
+        return store(i, base::to_float16(static_cast<float>(value)));
+      default:
+        return store(i, base::to_bfloat16(static_cast<float>(value)));
     }
   }
-  for (std::size_t i = 0; i < kGuard; ++i) {
-    ASSERT_EQ(c[c.size() - 1 - i], T(77)) << gemm.label << " writes past the end of C";
+  void copy(const TestMatrix& from) const {
+    std::memcpy(data(), from.data(), static_cast<std::size_t>(bytes()));
   }
-  for (std::int64_t i = 0; i < 64; ++i) {
-    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF})
-        << gemm.label << " writes past its scratch";
+  /// Half a unit in the last place of 1.
+  double half_unit() const {
+    return dtype_ == DataType::kFloat64   ? 0x1p-53
+           : dtype_ == DataType::kFloat32 ? 0x1p-24
+           : dtype_ == DataType::kFloat16 ? 0x1p-11
+                                          : 0x1p-8;
   }
-}
 
-/// Checks a GEMM with each shape of `start` and a random epilogue.
-template <class T>
-void check_variants(GemmSpec spec, std::mt19937& random) {
-  spec.dtype = dtype_of<T>();
-  for (const GemmStart start : {GemmStart::kZero, GemmStart::kRow, GemmStart::kMatrix}) {
-    spec.start = start;
-    spec.relu = random() % 2 == 0;
-    spec.alpha = random() % 2 == 0 ? 1 : -0.75;
-    spec.has_run_time_factor = random() % 2 == 0;
-    const double factor = spec.has_run_time_factor ? 0.5 : 1;
-    check<T>(spec, random, factor, start == GemmStart::kMatrix && random() % 2 == 0);
+ private:
+  std::int64_t size() const {
+    return dtype_ == DataType::kFloat64 ? 8 : dtype_ == DataType::kFloat32 ? 4 : 2;
   }
-}
-
-/// Checks `count` addends besides `start`, rows and matrices, one of them C itself.
-template <class T>
-void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count = 3) {
-  spec.dtype = dtype_of<T>();
-  spec.start = random() % 2 == 0 ? GemmStart::kRow : GemmStart::kMatrix;
-  spec.more = {GemmStart::kMatrix, GemmStart::kRow, GemmStart::kMatrix};
-  std::fill(spec.more.begin() + static_cast<std::ptrdiff_t>(count), spec.more.end(),
-            GemmStart::kZero);
-  const auto a = random_numbers<T>(spec.m * spec.k, random);
-  const auto b = random_numbers<T>(spec.n * spec.k, random);
-  auto start = random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
-  const auto matrix = random_numbers<T>(spec.m * spec.n, random);
-  const auto row = random_numbers<T>(spec.n, random);
-  const auto other = random_numbers<T>(spec.m * spec.n, random);
-  const PreparedGemm gemm = prepare_gemm(spec);
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
-  std::vector<T> c = matrix;
-  gemm({.a = a.data(),
-        .b = b.data(),
-        .start = start.data(),
-        .c = c.data(),
-        .scratch = scratch.get(),
-        .more = {c.data(), row.data(), other.data()}});
-  // Expected results are those of one addend, the sum of all of them.
-  std::vector<T> sums = matrix;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const std::size_t column = i % static_cast<std::size_t>(spec.n);
-    if (count > 1) sums[i] += row[column];
-    if (count > 2) sums[i] += other[i];
-    sums[i] += start[spec.start == GemmStart::kRow ? column : i];
-  }
-  GemmSpec plain = spec;
-  plain.start = GemmStart::kMatrix;
-  plain.more = {};
-  for (std::int64_t i = 0; i < spec.m; ++i) {
-    for (std::int64_t j = 0; j < spec.n; ++j) {
-      const Expected expected = expected_at(plain, a, b, sums, 1, i, j);
-      const auto given = static_cast<double>(c[static_cast<std::size_t>(i * spec.n + j)]);
-      ASSERT_LE(std::abs(given - expected.value),
-                expected.bound + 20 * static_cast<double>(std::numeric_limits<T>::epsilon()))
-          << gemm.label << " at [" << i << ", " << j << "]";
+  double element(std::int64_t i) const {
+    switch (dtype_) {
+      case DataType::kFloat64:
+        return load<double>(i);
+      case DataType::kFloat32:
+        return static_cast<double>(load<float>(i));
+      case DataType::kFloat16:
+        return static_cast<double>(base::to_float(load<base::Float16>(i)));
+      default:
+        return static_cast<double>(base::to_float(load<base::Bfloat16>(i)));
     }
   }
+  template <class T>
+  T load(std::int64_t i) const {
+    T value;
+    std::memcpy(&value, data() + i * size(), sizeof(T));
+    return value;
+  }
+  template <class T>
+  void store(std::int64_t i, T value) const {
+    std::memcpy(data() + i * size(), &value, sizeof(T));
+  }
+
+  DataType dtype_;
+  std::int64_t count_;
+  Guarded memory_;
+  std::vector<double> values_;  ///< of operands
+};
+
+/// A sum of products in float64, and the sum of their magnitudes.
+struct GemmSum {
+  double value = 0, size = 0;
+
+  void add(double term) {
+    value += term;
+    size += std::abs(term);
+  }
+  void scale(double by) {
+    value *= by;
+    size *= std::abs(by);
+  }
+  /// Returns a bound of the rounding errors of any order of k products and some addends.
+  double bound(std::int64_t k, double half_unit) const {
+    return 2 * half_unit * (static_cast<double>(k) + 6) * size + 1e-35;
+  }
+};
+
+/// Returns addend + the sum of a(s) * b(s) over k steps.
+template <class A, class B>
+GemmSum sum_of(std::int64_t k, double addend, const A& a, const B& b) {
+  GemmSum sum;
+  for (std::int64_t s = 0; s < k; ++s) sum.add(a(s) * b(s));
+  sum.add(addend);
+  return sum;
 }
 
-/// Checks a GEMM whose elements are multiplied by those of a matrix, and the sums of its columns.
-template <class T>
-void check_scaled(GemmSpec spec, std::mt19937& random) {
-  spec.dtype = dtype_of<T>();
-  const auto a = random_numbers<T>(spec.m * spec.k, random);
-  const auto b = random_numbers<T>(spec.n * spec.k, random);
-  const auto start =
-      random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
-  const auto scales = random_numbers<T>(spec.m * spec.n, random);
-  ASSERT_TRUE(can_scale(spec));
-  const PreparedGemm gemm = prepare_gemm(spec);
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
-  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
-  std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n));
-  std::vector<T> sums(static_cast<std::size_t>(spec.n) + 1, T(77));
-  gemm({.a = a.data(),
-        .b = b.data(),
-        .start = start.data(),
-        .c = c.data(),
-        .scratch = scratch.get(),
-        .scales = scales.data(),
-        .column_sums = sums.data()});
-  const auto epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
-  for (std::int64_t j = 0; j < spec.n; ++j) {
-    double sum = 0;
-    double bound = 0;
-    for (std::int64_t i = 0; i < spec.m; ++i) {
-      const auto at = static_cast<std::size_t>(i * spec.n + j);
-      const Expected expected = expected_at(spec, a, b, start, 1, i, j);
-      const double scale = spec.is_scaled ? static_cast<double>(scales[at]) : 1;
-      const double allowed =
-          std::abs(scale) * (expected.bound + epsilon * std::abs(expected.value));
-      ASSERT_LE(std::abs(static_cast<double>(c[at]) - scale * expected.value), allowed)
-          << gemm.label << " at [" << i << ", " << j << "]";
-      sum += scale * expected.value;
-      bound += allowed + 30 * epsilon * std::abs(scale * expected.value);
-    }
-    const auto at = static_cast<std::size_t>(j);
-    if (spec.sums_columns) {
-      ASSERT_LE(std::abs(static_cast<double>(sums[at]) - sum), bound) << gemm.label << " " << j;
-    }
-  }
-  ASSERT_EQ(sums.back(), T(77)) << gemm.label << " writes past the sums";
-  for (std::int64_t i = 0; i < 64; ++i) {
-    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF}) << gemm.label;
-  }
-}
+/// A GEMM of either kind with the types of its operands. In `gemm`, the sums' dtype; factor, and
+/// whether an addend that is a matrix is C itself, are those of the run.
+struct GemmCase {
+  GemmSpec gemm = {};
+  DataType dtype = DataType::kFloat32;  ///< of A and, unless rounds_b, of B
+  bool rounds_b = false;
+  DataType c_dtype = DataType::kFloat32, start_dtype = DataType::kFloat32;
+  F16GemmChoice f16_choice = F16GemmChoice::kBest;
+  double factor = 1;
+  bool is_in_place = false;
 
-/// Collects the parts of C; threads write disjoint ones.
-template <class T>
-struct Collected {
-  std::int64_t columns = 0;
-  std::vector<T> c;
-  std::vector<unsigned char> times;
+  bool is_narrow() const { return dtype != gemm.dtype; }
+  F16GemmSpec f16() const {
+    F16GemmSpec spec = f16_gemm_spec(gemm);
+    spec.dtype = dtype;
+    spec.rounds_b = rounds_b;
+    spec.c_dtype = c_dtype;
+    spec.start_dtype = start_dtype;
+    spec.has_consumer = gemm.has_consumer;
+    spec.choice = f16_choice;
+    return spec;
+  }
+  bool can_consume() const {
+    return is_narrow() ? can_have_consumer(f16()) : can_have_consumer(gemm);
+  }
+  PreparedGemm prepare() const {
+    return is_narrow() ? prepare_f16_gemm(f16()) : prepare_gemm(gemm);
+  }
+};
 
-  static void add(const void* context, const GemmBlock& block) {
-    auto& all = *static_cast<Collected*>(const_cast<void*>(context));
-    for (std::int64_t i = 0; i < block.rows; ++i) {
-      for (std::int64_t j = 0; j < block.columns; ++j) {
-        const auto at = static_cast<std::size_t>((block.row + i) * all.columns + block.column + j);
-        all.c[at] = static_cast<const T*>(block.c)[i * block.c_row + j];
-        ++all.times[at];
+/// Operands of a GEMM, random, and its results.
+class GemmRun {
+ public:
+  GemmRun(const GemmCase& one, std::mt19937& random)
+      : case_(one),
+        a_(one.dtype, m() * k(), random),
+        b_(one.rounds_b ? DataType::kFloat32 : one.dtype, n() * k(), random),
+        start_(one.start_dtype, one.gemm.start == GemmStart::kRow ? n() : m() * n(), random),
+        row_(sum_type(), n(), random),
+        matrix_(sum_type(), m() * n(), random),
+        scales_(sum_type(), m() * n(), random),
+        c_(one.c_dtype, m() * n()),
+        sums_(sum_type(), n()) {}
+
+  /// Computes C, sums of columns and times that a consumer gets each element.
+  void run() {
+    const GemmSpec& spec = case_.gemm;
+    const PreparedGemm gemm = case_.prepare();
+    label_ = gemm.label;
+    const Guarded scratch(gemm.scratch_bytes, 64);
+    const Guarded packed(spec.b_is_packed ? packed_b_elements(spec) * 8 : 0, 64);
+    if (spec.b_is_packed) pack_gemm_b(spec, b_.data(), packed.begin());
+    const bool adds_matrix = spec.start == GemmStart::kMatrix;
+    if (case_.is_in_place) c_.copy(adds_matrix ? start_ : matrix_);
+    times_.assign(static_cast<std::size_t>(m() * n()), 0);
+    GemmOperands operands{.a = a_.data(),
+                          .b = spec.b_is_packed ? packed.begin() : b_.data(),
+                          .start = case_.is_in_place && adds_matrix ? c_.data() : start_.data(),
+                          .c = c_.data(),
+                          .scratch = scratch.begin(),
+                          .factor = case_.factor,
+                          .more = {case_.is_in_place && !adds_matrix ? c_.data() : matrix_.data(),
+                                   row_.data(), matrix_.data()},
+                          .scales = scales_.data(),
+                          .column_sums = sums_.data()};
+    if (spec.has_consumer) {
+      operands.c = nullptr;
+      operands.finished = consume;
+      operands.context = this;
+      operands.reads_next = {scales_.data(), nullptr, matrix_.data()};
+    }
+    gemm(operands);
+  }
+
+  /// Compares all elements, or those of some rows of a large C, with sums in float64.
+  void compare() const {
+    const GemmSpec& spec = case_.gemm;
+    const bool all_rows = m() * n() * k() < 1000000 || spec.sums_columns;
+    std::vector<double> sums(static_cast<std::size_t>(n())), bounds(sums);
+    for (std::int64_t i = 0; i < m(); ++i) {
+      if (!all_rows && i % 13 != 0 && i != m() - 1) continue;
+      for (std::int64_t j = 0; j < n(); ++j) {
+        const auto [value, bound] = expected(i, j);
+        const std::int64_t at = i * n() + j;
+        ASSERT_LE(std::abs(c_[at] - value), bound)
+            << label_ << " at [" << i << ", " << j << "]: " << c_[at] << ", expected " << value;
+        ASSERT_EQ(times_[static_cast<std::size_t>(at)], spec.has_consumer ? 1 : 0) << label_;
+        sums[static_cast<std::size_t>(j)] += value;
+        bounds[static_cast<std::size_t>(j)] += bound + 64 * c_.half_unit() * std::abs(value);
       }
     }
+    for (std::int64_t j = 0; spec.sums_columns && j < n(); ++j) {
+      const auto at = static_cast<std::size_t>(j);
+      ASSERT_LE(std::abs(sums_[j] - sums[at]), bounds[at]) << label_ << ", sum of column " << j;
+    }
   }
+
+  TestMatrix& a() { return a_; }
+  TestMatrix& b() { return b_; }
+  const TestMatrix& c() const { return c_; }
+  double column_sum(std::int64_t j) const { return sums_[j]; }
+  const std::string& label() const { return label_; }
+  void set_case(const GemmCase& one) { case_ = one; }
+  /// Returns C and the sums of its columns.
+  std::vector<std::byte> bits() const {
+    std::vector<std::byte> all(c_.data(), c_.data() + c_.bytes());
+    if (case_.gemm.sums_columns) all.insert(all.end(), sums_.data(), sums_.data() + sums_.bytes());
+    return all;
+  }
+
+  struct Expected {
+    double value = 0, bound = 0;
+  };
+  /// Returns an element of C and a bound of its error.
+  Expected expected(std::int64_t i, std::int64_t j) const {
+    const GemmSpec& spec = case_.gemm;
+    GemmSum sum = sum_of(
+        k(), 0, [&](std::int64_t s) { return a_[spec.transpose_a ? s * m() + i : i * k() + s]; },
+        [&](std::int64_t s) {
+          const double y = b_[spec.transpose_b ? j * k() + s : s * n() + j];
+          return case_.rounds_b ? rounded(y) : y;
+        });
+    sum.scale(spec.alpha * case_.factor);
+    const auto add = [&](GemmStart kind, const TestMatrix& matrix) {
+      if (kind != GemmStart::kZero) sum.add(matrix[kind == GemmStart::kRow ? j : i * n() + j]);
+    };
+    add(spec.start, start_);
+    for (std::size_t e = 0; e < kGemmMoreAddends && spec.more[e] != GemmStart::kZero; ++e) {
+      add(spec.more[e], spec.more[e] == GemmStart::kRow ? row_ : matrix_);
+    }
+    if (spec.relu) sum.value = std::max(sum.value, 0.0);
+    if (spec.is_scaled) sum.scale(scales_[i * n() + j]);
+    return {sum.value, sum.bound(k(), row_.half_unit()) +
+                           (case_.is_narrow() ? c_.half_unit() * std::abs(sum.value) : 0)};
+  }
+
+ private:
+  std::int64_t m() const { return case_.gemm.m; }
+  std::int64_t n() const { return case_.gemm.n; }
+  std::int64_t k() const { return case_.gemm.k; }
+  DataType sum_type() const { return case_.gemm.dtype; }
+  double rounded(double value) const {
+    const auto single = static_cast<float>(value);
+    return static_cast<double>(case_.dtype == DataType::kFloat16
+                                   ? base::to_float(base::to_float16(single))
+                                   : base::to_float(base::to_bfloat16(single)));
+  }
+  /// Collects parts of C; threads write disjoint ones.
+  static void consume(const void* context, const GemmBlock& block) {
+    auto& all = *static_cast<GemmRun*>(const_cast<void*>(context));
+    const std::int64_t size = all.c_.bytes() / std::max<std::int64_t>(all.c_.count(), 1);
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      const std::int64_t at = (block.row + i) * all.n() + block.column;
+      const auto* from = static_cast<const std::byte*>(block.c) + i * block.c_row * size;
+      std::memcpy(all.c_.data() + at * size, from, static_cast<std::size_t>(block.columns * size));
+      for (std::int64_t j = 0; j < block.columns; ++j)
+        ++all.times_[static_cast<std::size_t>(at + j)];
+    }
+  }
+
+  GemmCase case_;
+  TestMatrix a_, b_, start_, row_, matrix_, scales_, c_, sums_;
+  std::vector<unsigned char> times_;
+  std::string label_;
 };
 
-template <class T>
-void check_consumer(GemmSpec spec, std::mt19937& random) {
-  spec.dtype = dtype_of<T>();
-  const auto a = random_numbers<T>(spec.m * spec.k, random);
-  const auto b = random_numbers<T>(spec.n * spec.k, random);
-  ASSERT_TRUE(can_have_consumer(spec));
-  spec.has_consumer = true;
-  const PreparedGemm gemm = prepare_gemm(spec);
-  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
-  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
-  const auto size = static_cast<std::size_t>(spec.m * spec.n);
-  Collected<T> all{spec.n, std::vector<T>(size), std::vector<unsigned char>(size)};
-  const std::vector<T> reads_next(size);
-  gemm({.a = a.data(),
-        .b = b.data(),
-        .scratch = scratch.get(),
-        .finished = Collected<T>::add,
-        .context = &all,
-        .reads_next = {reads_next.data(), nullptr, reads_next.data()}});
-  for (std::size_t i = 0; i < size; ++i) {
-    ASSERT_EQ(all.times[i], 1) << gemm.label << " at " << i;
-    if (i % 7 != 0 && i + 1 != size) continue;
-    const auto n = static_cast<std::size_t>(spec.n);
-    const Expected expected = expected_at(spec, a, b, {}, 1, static_cast<std::int64_t>(i / n),
-                                          static_cast<std::int64_t>(i % n));
-    ASSERT_LE(std::abs(static_cast<double>(all.c[i]) - expected.value), expected.bound)
-        << gemm.label << " at " << i;
+inline void check(const GemmCase& one, std::mt19937& random) {
+  const GemmSpec& spec = one.gemm;
+  SCOPED_TRACE(testing::Message()
+               << spec.m << "x" << spec.n << "x" << spec.k << " transposes " << spec.transpose_a
+               << spec.transpose_b << " start " << static_cast<int>(spec.start) << " more "
+               << static_cast<int>(spec.more[0]) << " relu " << spec.relu << " scaled "
+               << spec.is_scaled << " sums " << spec.sums_columns << " consumer "
+               << spec.has_consumer << " packed " << spec.b_is_packed << " threads " << spec.threads
+               << " choice " << static_cast<int>(spec.choice) << static_cast<int>(one.f16_choice)
+               << " types " << static_cast<int>(one.dtype) << " " << static_cast<int>(one.c_dtype)
+               << " " << static_cast<int>(one.start_dtype) << one.rounds_b << one.is_in_place);
+  GemmRun run(one, random);
+  run.run();
+  run.compare();
+}
+
+/// Epilogues and operands of GEMMs, each with random others.
+enum class GemmFeature : std::uint8_t {
+  kNone,
+  kRow,
+  kMatrix,
+  kMoreAddends,
+  kScales,
+  kColumnSums,
+  kScalesAndColumnSums,
+  kConsumer,
+  kPackedB,
+  kRoundedB,
+  kCount
+};
+
+/// Returns `one` with a feature; false if the GEMM does not have it.
+inline bool add_feature(GemmCase& one, GemmFeature feature, std::mt19937& random) {
+  GemmSpec& spec = one.gemm;
+  const auto coin = [&] { return random() % 2 == 0; };
+  spec.transpose_a = coin();
+  spec.transpose_b = coin();
+  spec.threads = static_cast<int>(random() % 4) + 1;
+  spec.alpha = coin() ? 1 : -0.75;
+  one.factor = coin() ? 1 : 0.5;
+  spec.has_run_time_factor = one.factor != 1;
+  if (one.is_narrow()) {
+    one.c_dtype = coin() ? one.dtype : DataType::kFloat32;
+    one.start_dtype = coin() ? one.dtype : DataType::kFloat32;
+  } else {
+    one.c_dtype = one.start_dtype = spec.dtype;
   }
-  for (std::int64_t i = 0; i < 64; ++i) {
-    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF}) << gemm.label;
+  const auto start = [&](GemmStart kind) {
+    spec.start = kind;
+    spec.relu = coin();
+    one.is_in_place = kind == GemmStart::kMatrix && coin() && one.start_dtype == one.c_dtype;
+  };
+  const auto scales = [&](bool is_scaled, bool sums) {
+    if (one.is_narrow() || !can_scale(spec)) return false;
+    start(coin() ? GemmStart::kZero : GemmStart::kMatrix);
+    spec.is_scaled = is_scaled;
+    spec.sums_columns = sums;
+    return true;
+  };
+  switch (feature) {
+    case GemmFeature::kRow:
+      start(GemmStart::kRow);
+      return true;
+    case GemmFeature::kMatrix:
+      start(GemmStart::kMatrix);
+      return true;
+    case GemmFeature::kMoreAddends:
+      if (one.is_narrow() || spec.n <= 1) return false;
+      spec.start = coin() ? GemmStart::kRow : GemmStart::kMatrix;
+      spec.relu = coin();
+      spec.more = {GemmStart::kMatrix, coin() ? GemmStart::kRow : GemmStart::kZero};
+      if (spec.more[1] != GemmStart::kZero && spec.choice != GemmChoice::kSplit && coin()) {
+        spec.more[2] = GemmStart::kMatrix;
+      }
+      one.is_in_place = coin();
+      return true;
+    case GemmFeature::kScales:
+      return scales(true, false);
+    case GemmFeature::kColumnSums:
+      return scales(false, true);
+    case GemmFeature::kScalesAndColumnSums:
+      return scales(true, true);
+    case GemmFeature::kConsumer:
+      one.c_dtype = spec.dtype;
+      if (!one.can_consume()) return false;
+      spec.has_consumer = true;
+      return true;
+    case GemmFeature::kPackedB:
+      spec.transpose_a = false;
+      if (one.is_narrow() || !can_pack_b(spec)) return false;
+      start(coin() ? GemmStart::kZero : GemmStart::kMatrix);
+      spec.b_is_packed = true;
+      return true;
+    case GemmFeature::kRoundedB:
+      one.rounds_b = one.is_narrow();
+      return one.rounds_b;
+    default:
+      return true;
   }
 }
 

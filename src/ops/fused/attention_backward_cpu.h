@@ -28,8 +28,8 @@ class Backward : public Worker<T> {
         stats_(args.at<T>(2)),
         dscore_(args.at<T>(dq_ + 3)) {}
 
-  /// Computes a key head. Its last block prefetches key head `next`, unless that is negative.
-  void run(std::int64_t key_head, std::int64_t next) {
+  /// Computes a key head.
+  void run(std::int64_t key_head) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
@@ -42,7 +42,6 @@ class Backward : public Worker<T> {
     }
     for (std::int64_t i = 0; i < blocks * task.groups; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
-      next_ = i + 1 < blocks * task.groups ? -1 : next;
       run_block(key_head, key_head * task.groups + i / blocks, row,
                 std::min(task.block_rows, task.queries() - row));
     }
@@ -187,32 +186,18 @@ class Backward : public Worker<T> {
       std::fill(x + own, x + seen, T(0));
       std::fill(dx + own, dx + seen, T(0));
     }
-    const std::int64_t next = next_ * task.groups;
     if (task.dq.is_present()) {
-      task.sum_keys.run(
-          task.sum_keys.rows(count),
-          {.a = dscores,
-           .a_row = task.score_row,
-           .packed = this->scratch(task.packed_k_rows),
-           .c = this->output(dq_, task.dq, head, row),
-           .c_row = task.dq.row,
-           .steps = seen,
-           .prefetch = {this->prefetch(3, task.q, next), this->prefetch(4, task.k, next_)}});
+      task.sum_keys.run(task.sum_keys.rows(count), {.a = dscores,
+                                                    .a_row = task.score_row,
+                                                    .packed = this->scratch(task.packed_k_rows),
+                                                    .c = this->output(dq_, task.dq, head, row),
+                                                    .c_row = task.dq.row,
+                                                    .steps = seen});
     }
     sum_block(task.sum_q, q.at, q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
-              key_head, {this->prefetch(5, task.v, next_), this->prefetch(0, task.dy, next)});
+              key_head);
     sum_block(task.sum_dy, dy.at, dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
-              key_head, {this->prefetch(1, task.y, next), probabilities_prefetch()});
-  }
-
-  using Prefetch = std::array<device::GemmPrefetch<T>, 2>;
-
-  /// Returns the prefetch of the stored probabilities of the next key head's first query head.
-  device::GemmPrefetch<T> probabilities_prefetch() const {
-    const Task<T>& task = this->task_;
-    if (next_ < 0 || !task.stores_probabilities || task.narrow != nullptr) return {};
-    const std::int64_t first = next_ * task.groups * task.queries() * task.keys();
-    return {stats_ + first, task.queries(), task.keys(), this->lines(task.keys())};
+              key_head);
   }
 
   /// Replaces x by a row's probabilities and dx by the gradient of its scores times the scale.
@@ -305,7 +290,7 @@ class Backward : public Worker<T> {
   /// Computes result[key head] (+)= (rows of scores)' (rows of `b`).
   void sum_block(const PackedGemm<T>& gemm, const T* b, std::int64_t b_row, std::int64_t count,
                  const T* scores, std::int64_t seen, ScratchArray<T> packed_array, int arg,
-                 const Heads& result, std::int64_t key_head, const Prefetch& prefetch) const {
+                 const Heads& result, std::int64_t key_head) const {
     if (!result.is_present() || seen == 0) return;
     T* packed = this->scratch(packed_array);
     PackedGemm<T> part = gemm;
@@ -319,15 +304,13 @@ class Backward : public Worker<T> {
                                .c = c,
                                .c_row = result.row,
                                .start = adds_ ? c : nullptr,
-                               .start_row = result.row,
-                               .prefetch = prefetch});
+                               .start_row = result.row});
   }
 
   int dq_;
   const T* stats_;
   T* dscore_;
   bool adds_ = false;
-  std::int64_t next_ = -1;  // key head to prefetch
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

@@ -23,15 +23,13 @@ class Forward : public Worker<T> {
         y_(3 + static_cast<int>(task.masks.size())),
         stats_(args.at<T>(y_ + 1)) {}
 
-  /// Computes blocks [first, last) of the query heads that share key head `key_head`. The last
-  /// block prefetches key head `next`, unless that is negative.
-  void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
+  /// Computes blocks [first, last) of the query heads that share key head `key_head`.
+  void run(std::int64_t key_head, std::int64_t first, std::int64_t last) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
-      next_ = i + 1 < last ? -1 : next;
       run_block(key_head * task.groups + i / blocks, row,
                 std::min(task.block_rows, task.queries() - row));
     }
@@ -89,15 +87,12 @@ class Forward : public Worker<T> {
                                      .steps = seen});
       }
     }
-    task.sum_values.run(
-        task.sum_values.rows(count),
-        {.a = probabilities,
-         .a_row = share_row,
-         .packed = this->scratch(task.packed_v_rows),
-         .c = y,
-         .c_row = task.y.row,
-         .steps = seen,
-         .prefetch = {this->prefetch(1, task.k, next_), this->prefetch(2, task.v, next_)}});
+    task.sum_values.run(task.sum_values.rows(count), {.a = probabilities,
+                                                      .a_row = share_row,
+                                                      .packed = this->scratch(task.packed_v_rows),
+                                                      .c = y,
+                                                      .c_row = task.y.row,
+                                                      .steps = seen});
   }
 
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
@@ -187,7 +182,6 @@ class Forward : public Worker<T> {
 
   int y_;
   T* stats_;
-  std::int64_t next_ = -1;  // key head to prefetch
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

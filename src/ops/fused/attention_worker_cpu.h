@@ -255,17 +255,6 @@ class Worker {
     product.run(operands);
   }
 
-  /// Returns the prefetch of rows of `head` during a matrix product; nothing if `head` is negative
-  /// or the operand is converted first or column-major.
-  device::GemmPrefetch<T> prefetch(int arg, const Heads& heads, std::int64_t head) const {
-    if (head < 0 || heads.widen != nullptr || heads.column != 1) return {};
-    return {input(arg, heads, head), heads.rows, heads.row, lines(heads.columns)};
-  }
-  static std::int64_t lines(std::int64_t elements) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    return ceil_div(elements, kLine);
-  }
-
   const Task<T>& task_;
   KernelArgs args_;
   int first_mask_;

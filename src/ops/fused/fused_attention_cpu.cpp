@@ -40,9 +40,7 @@ void run_forward(const Task<T>& task, KernelArgs args, const Launch& launch) {
     Forward<T> forward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       const std::int64_t piece = i % pieces;
-      const bool has_next = pieces == 1 && i + 1 < chunk.last(total);
-      forward.run(i / pieces, blocks * piece / pieces, blocks * (piece + 1) / pieces,
-                  has_next ? i + 1 : -1);
+      forward.run(i / pieces, blocks * piece / pieces, blocks * (piece + 1) / pieces);
     }
   };
   device::on_threads(task.threads, device::chunks_of(task.threads, total), run_part);
@@ -55,7 +53,7 @@ void run_backward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   const auto run_part = [&](const device::Chunk& chunk) {
     Backward<T> backward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
-      backward.run(i, i + 1 < chunk.last(total) ? i + 1 : -1);
+      backward.run(i);
     }
   };
   device::on_threads(task.threads, device::chunks_of(task.threads, total), run_part);

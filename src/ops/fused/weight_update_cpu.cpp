@@ -188,12 +188,10 @@ device::PreparedGemm prepare_parts(const Product& product) {
 
 /// Returns the bytes of a block of the product; 0: the whole product. An f16/bf16 GEMM packs B for
 /// each block, which therefore has many rows.
-template <class T>
 std::int64_t block_bytes(const device::GemmSpec& gemm) {
   if (is_f16(gemm.dtype)) return kF16BlockBytes;
-  const bool in_place =
-      device::choose_gemm(gemm, device::gemm_target<T>(gemm.cpu.isa)) == device::GemmChoice::kTiles;
-  return in_place ? kBlockBytes : 0;
+  const device::GemmChoice choice = device::choose_gemm(gemm, device::machine_of(gemm.cpu));
+  return choice == device::GemmChoice::kTiles ? kBlockBytes : 0;
 }
 
 /// Rounds the rows per block so that each block starts at a cache line of the weight and its slots.
@@ -229,7 +227,7 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
   data.has_consumer = data.gemm.fn != nullptr;
   if (data.has_consumer) return data.gemm.scratch_bytes;
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t most = block_bytes<T>(gemm);
+  const std::int64_t most = block_bytes(gemm);
   const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;
   std::int64_t blocks = 1;
   if (in_blocks) {

@@ -1,0 +1,275 @@
+#include "device/cpu/gemm_small.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "device/cpu/threads.h"
+
+// GEMMs without blocks: tiles cover all of C, each with all of k.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
+// Bytes of operands and result together from which long sums prefetch: an L1 cache.
+constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
+
+template <class T>
+struct SmallPlan : GemmProblem<T> {
+  GemmTile<T> tile = {};            ///< without its pointers
+  std::ptrdiff_t start_column = 0;  ///< stride of `start` from column to column
+  bool pack_b = false;
+  ColumnSplit columns = {};
+  RowSplit<T> wide_rows = {}, narrow_rows = {};  ///< of wide and narrow B panels
+  bool fetches = false;                          ///< long sums prefetch C and A
+  bool shares_rows = false;  ///< threads share the tiles of a B panel, not the B panels
+};
+
+/// Calls run(tile, rows) for B panels [first, last); `tile` is at C[0, 0].
+template <class T, class F>
+void visit_b_panels(const SmallPlan<T>& plan, GemmTile<T> top, std::int64_t first,
+                    std::int64_t last, const F& run) {
+  const ColumnSplit& columns = plan.columns;
+  const std::int64_t lanes = plan.target->lanes;
+  const std::int64_t count = columns.count();
+  std::int64_t width = columns.first(first) * lanes;
+  for (std::int64_t p = first; p < last; ++p) {
+    top.b += width;
+    move_right(top, width, plan.start_column);
+    GemmTile<T> tile = top;
+    tile.tail = p + 1 == count ? columns.tail : lanes;
+    run(tile, columns.is_big(p) ? plan.wide_rows : plan.narrow_rows);
+    width = columns.size(p) * lanes;
+  }
+}
+
+/// Runs all B panels, with all rows in each.
+template <class T>
+inline void run_all_b_panels(const SmallPlan<T>& plan, GemmTile<T>& tile) {
+  const std::int64_t count = plan.columns.count();
+  if (count > 1) {
+    return visit_b_panels(plan, tile, 0, count,
+                          [](GemmTile<T>& top, const RowSplit<T>& rows) { run_rows(top, rows); });
+  }
+  tile.tail = plan.columns.tail;
+  run_rows(tile, plan.wide_rows);
+}
+
+template <class T>
+const T* zeros() {
+  alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
+  return kZeros;
+}
+
+template <class T>
+GemmTile<T> first_tile(const SmallPlan<T>& plan, const GemmOperands& operands) {
+  GemmTile<T> tile = plan.tile;
+  tile.a = static_cast<const T*>(operands.a);
+  tile.b = static_cast<const T*>(operands.b);
+  tile.c = static_cast<T*>(operands.c);
+  tile.start = plan.start == GemmStart::kZero ? zeros<T>() : static_cast<const T*>(operands.start);
+  tile.scale = plan.alpha * static_cast<T>(operands.factor);
+  return tile;
+}
+
+/// Runs one thread's chunk of the tiles of run_rows().
+template <class T>
+void run_row_chunk(GemmTile<T>& tile, const RowSplit<T>& rows, const Chunk& chunk) {
+  const std::int64_t count = rows.count();
+  std::int64_t first = chunk.first(count);
+  const std::int64_t last = chunk.last(count);
+  move_down(tile, rows.first(first));
+  if (first < rows.big_count) {
+    tile.blocks = std::min(last, rows.big_count) - first;
+    tile.a_block = rows.big * tile.a_row;
+    if (tile.blocks > 0) rows.big_fn(tile);
+    move_down(tile, tile.blocks * rows.big);
+    first += tile.blocks;
+  }
+  if (first >= last) return;
+  tile.blocks = last - first;
+  tile.a_block = (rows.big - 1) * tile.a_row;
+  rows.small_fn(tile);
+}
+
+template <class T>
+void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed) {
+  if (plan.pack_b) {
+    parallel_blocks(plan.threads, plan.k, plan.target->lanes,
+                    [&](std::int64_t first, std::int64_t last) {
+                      pack_b(plan, tile.b, first, last - first, 0, plan.n,
+                             packed + first * tile.b_step, tile.b_step);
+                    });
+    tile.b = packed;
+  }
+  on_threads(plan.threads, [&](const Chunk& chunk) {
+    const std::int64_t count = plan.columns.count();
+    const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
+    const std::int64_t last = plan.shares_rows ? count : chunk.last(count);
+    visit_b_panels(plan, tile, first, last, [&](GemmTile<T>& top, const RowSplit<T>& rows) {
+      plan.shares_rows ? run_row_chunk(top, rows, chunk) : run_rows(top, rows);
+    });
+  });
+}
+
+template <class T>
+inline void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
+  T* const packed = reinterpret_cast<T*>(scratch);
+  if (plan.threads > 1) return multiply_on_threads(plan, tile, packed);
+  if (plan.pack_b) {
+    pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
+    tile.b = packed;
+  }
+  run_all_b_panels(plan, tile);
+}
+
+/// Multiplies with addends besides `start`, or prefetches: apart, since small GEMMs need no extras.
+template <class T>
+void multiply_with_extras(const SmallPlan<T>& plan, const GemmOperands& operands,
+                          GemmTile<T>& tile) {
+  GemmExtras<T> extras;
+  set_more(plan, operands, extras);
+  if (plan.fetches) set_reads_next(plan, tile.c, tile.start, tile.start_row, extras);
+  tile.extras = &extras;
+  multiply(plan, tile, operands.scratch);
+}
+
+template <class T>
+void run_tiles(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  if (plan.fetches || plan.more_count > 0) return multiply_with_extras(plan, operands, tile);
+  multiply(plan, tile, operands.scratch);
+}
+
+/// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.
+template <class T>
+void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  std::swap(tile.a, tile.b);
+  alignas(64) T filled[kWidestBPanel];
+  if (plan.start == GemmStart::kRow) {
+    std::fill(filled, filled + kWidestBPanel, *tile.start);
+    tile.start = filled;
+  }
+  run_all_b_panels(plan, tile);
+}
+
+template <class T>
+void run_column(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
+  GemmTile<T> tile = first_tile(plan, operands);
+  run_rows(tile, plan.wide_rows);
+}
+
+/// Computes C = A B^T with dot products of rows.
+template <class T>
+void run_dots(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const SmallPlan<T>*>(data);
+  const GemmTile<T> tile = first_tile(plan, operands);
+  const T* b = tile.b;
+  if (plan.pack_b) {  // B^T, [n, k]
+    T* packed = reinterpret_cast<T*>(operands.scratch);
+    plan.target->transpose(b, plan.n, packed, plan.k, plan.k, plan.n);
+    b = packed;
+  }
+  const GemmDots<T> all{.a = tile.a,
+                        .b = b,
+                        .rows = plan.m,
+                        .columns = plan.n,
+                        .steps = plan.k,
+                        .c = tile.c,
+                        .start = tile.start,
+                        .start_row = tile.start_row,
+                        .start_column = plan.start_column,
+                        .scale = tile.scale,
+                        .finish = tile.finish};
+  on_threads(plan.threads, [&plan, &all](const Chunk& chunk) {
+    GemmDots<T> dots = all;
+    if (plan.m == 1) {
+      const std::int64_t first = chunk.first(plan.n);
+      dots.columns = chunk.last(plan.n) - first;
+      dots.b += first * plan.k;
+      dots.c += first;
+      dots.start += first * dots.start_column;
+    } else {
+      const std::int64_t units = ceil_div(plan.m, kGemmMaxRows);
+      const std::int64_t first = chunk.first(units) * kGemmMaxRows;
+      dots.rows = std::min(chunk.last(units) * kGemmMaxRows, plan.m) - first;
+      dots.a += first * plan.k;
+      dots.c += first * plan.n;
+      dots.start += first * dots.start_row;
+    }
+    if (dots.rows > 0 && dots.columns > 0) plan.target->dots(dots);
+  });
+}
+
+template <class T>
+void plan_b_panels(SmallPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
+  const GemmTarget<T>& target = *plan.target;
+  plan.columns = split_columns(columns, target);
+  plan.wide_rows = split_rows(rows, target, plan.columns.big);
+  plan.narrow_rows = split_rows(rows, target, plan.columns.big - 1);
+}
+
+}  // namespace
+
+template <class T>
+PreparedGemm prepare_small_gemm(const GemmProblem<T>& gemm, bool by_dots) {
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  auto plan = std::make_shared<SmallPlan<T>>(SmallPlan<T>{gemm});
+  const std::int64_t m = gemm.m, n = gemm.n, k = gemm.k;
+  const std::int64_t lanes = gemm.target->lanes;
+  plan->fetches = n > 1 && k >= kGemmLongSum && (m * k + k * n + m * n) * kSize > kFetchedBytes;
+  GemmTile<T>& tile = plan->tile;
+  tile.a_row = gemm.transpose_a ? 1 : gemm.a_line;
+  tile.a_step = gemm.transpose_a ? gemm.a_line : 1;
+  tile.b_step = tile.c_row = n;
+  tile.start_row = gemm.start == GemmStart::kMatrix ? n : 0;
+  tile.steps = k;
+  tile.finish = gemm.finish;
+  plan->start_column = gemm.start == GemmStart::kZero ? 0 : 1;
+  PreparedGemm prepared;
+  const auto finish = [&](auto fn, const char* name) {
+    prepared.fn = fn;
+    prepared.label = name;
+    prepared.data = plan;
+    return prepared;
+  };
+  if (by_dots) {
+    plan->pack_b = !gemm.transpose_b && n != 1 && k != 1;
+    if (plan->pack_b) prepared.scratch_bytes = n * k * kSize;
+    return finish(run_dots<T>, "dots");
+  }
+  if (n == 1 && gemm.transpose_a && (!gemm.target->needs_padding || m % lanes == 0)) {
+    tile.a_row = tile.c_row = tile.start_row = 0;
+    tile.a_step = 1;
+    tile.b_step = m;
+    plan->start_column = gemm.start == GemmStart::kMatrix ? 1 : 0;
+    plan_b_panels(*plan, 1, m);
+    return finish(run_column_of_transposed_a<T>, "row");
+  }
+  if (n == 1) {
+    plan->wide_rows = split_rows(m, gemm.target->column, kGemmMaxRows);
+    return finish(run_column<T>, "column");
+  }
+  plan->pack_b = gemm.transpose_b || (gemm.target->needs_padding && n % lanes != 0);
+  if (plan->pack_b) {
+    tile.b_step = round_up(n, lanes);
+    prepared.scratch_bytes = tile.b_step * std::max<std::int64_t>(k, 1) * kSize;
+  }
+  plan_b_panels(*plan, m, n);
+  const std::int64_t b_panels = plan->columns.count();
+  // A thread reads all of what is not shared. That should not be a large B, often a weight: the
+  // thread that updates it then takes lines away from all others.
+  plan->shares_rows =
+      plan->wide_rows.count() >= b_panels && (n <= m || b_panels % gemm.threads != 0);
+  return finish(run_tiles<T>, "tiles");
+}
+
+template PreparedGemm prepare_small_gemm(const GemmProblem<float>&, bool);
+template PreparedGemm prepare_small_gemm(const GemmProblem<double>&, bool);
+
+}  // namespace onnxgrad::device
