@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -75,15 +74,6 @@ struct Tables {
   std::int64_t num_keys = 0;
   device::Buffer keys, values;
 };
-
-template <class T>
-device::Buffer upload(const KernelRequest& request, const std::vector<T>& elements) {
-  const auto& card = card_of(request);
-  const auto bytes = std::ssize(elements) * static_cast<std::int64_t>(sizeof(T));
-  device::Buffer buffer = card->allocate(std::max<std::int64_t>(bytes, 1));
-  if (bytes > 0) card->upload(buffer, elements.data());
-  return buffer;
-}
 
 Word address(const device::Buffer& buffer) {
   return Word::of(static_cast<std::int64_t>(buffer.address));
