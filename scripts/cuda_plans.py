@@ -2,8 +2,8 @@
 
 `python scripts/cuda_plans.py BUILD [--sample N]`; the card is that of tests/cuda/h100_device.json.
 The library comes from its wheel (nvidia-cudnn-cu13) or CUDA's toolkit; without one nothing is
-asked, which is said. Attention is compiled at run time, for which the toolkit's stub of the driver
-is there too.
+asked, which is said. Each plan is kept as JSON, and made again from it. Attention is compiled at
+run time, for which the build has a driver that loads kernels and runs none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ _PLACES = [
     *(Path(entry) / "nvidia/cudnn/lib" for entry in sys.path if entry),
     Path("/usr/local/cuda/lib64"),
 ]
-_DRIVER_STUB = Path("/usr/local/cuda/lib64/stubs/libcuda.so")
 # Sizes of x, of the window and of y, strides, dilations, pads before and after.
 _POOLS = [
     "32,64,56,56 3,3 32,64,28,28 2,2 1,1 1,1 0,0",
@@ -122,25 +120,20 @@ def main() -> int:
         lines = lines[:: len(lines) // arguments.sample][: arguments.sample]
     count = len(lines)
     lines += [f"pool {line}" for line in _POOLS]
-    with tempfile.TemporaryDirectory() as folder:
-        places = [str(library), os.environ.get("LD_LIBRARY_PATH", "")]
-        if _DRIVER_STUB.exists():
-            (Path(folder) / "libcuda.so.1").symlink_to(_DRIVER_STUB)
-            places.insert(0, folder)
-            lines += [f"attention {line}" for line in _ATTENTION[: arguments.sample // 4 or None]]
-        else:
-            print(f"{_DRIVER_STUB} is not there: attention was not asked for")
-        done = subprocess.run(
-            [arguments.build / "tests/onnxgrad_cudnn_plans", ROOT / "tests/cuda/h100_device.json"],
-            input="\n".join(lines) + "\n",
-            env={
-                **os.environ,
-                "ONNXGRAD_CUDA_PATH": str(library),
-                "LD_LIBRARY_PATH": os.pathsep.join(places),
-            },
-            text=True,
-            check=False,
-        )
+    lines += [f"attention {line}" for line in _ATTENTION[: arguments.sample // 4 or None]]
+    tests = arguments.build / "tests"
+    places = [str(tests / "cuda/loader"), str(library), os.environ.get("LD_LIBRARY_PATH", "")]
+    done = subprocess.run(
+        [tests / "onnxgrad_cudnn_plans", ROOT / "tests/cuda/h100_device.json"],
+        input="\n".join(lines) + "\n",
+        env={
+            **os.environ,
+            "ONNXGRAD_CUDA_PATH": str(library),
+            "LD_LIBRARY_PATH": os.pathsep.join(places),
+        },
+        text=True,
+        check=False,
+    )
     print(f"{count} convolutions, {len(lines) - count} pools and attentions")
     return done.returncode
 

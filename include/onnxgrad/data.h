@@ -36,8 +36,11 @@ struct Dataset {
   /// Inputs by name; a single tensor with an empty name is the only input. Integers and other
   /// floating types are converted (with checks) if the model expects another type.
   NamedTensors inputs;
-  /// Inputs above that are in the memory of a device too: a fit on it reads them there.
+  /// Arrays that are in the memory of a device too: a fit, or an evaluation, on it reads them there
+  /// if they are what the step reads. Inputs by name, targets as in `targets` ("": `target`).
   NamedDeviceTensors placed = {};
+  NamedDeviceTensors placed_targets = {};
+  DeviceTensor placed_weight = {};
   /// Labels in the user's form; see TrainingSession::encode_target.
   Tensor target;
   /// Labels by the output that their loss is applied to; replaces `target` if there are several

@@ -185,9 +185,12 @@ void bind_dataset(nb::module_& module) {
           [](Dataset* place, const NamedTensors& inputs, const std::optional<Tensor>& target,
              const NamedTensors& targets, const std::optional<Tensor>& sample_weight,
              std::int64_t first_row, const std::shared_ptr<DataOrigin>& origin,
-             const std::optional<NamedDeviceTensors>& placed) {
+             const NamedDeviceTensors& placed, const NamedDeviceTensors& placed_targets,
+             const std::optional<DeviceTensor>& placed_weight) {
             new (place) Dataset{.inputs = inputs,
-                                .placed = placed.value_or(NamedDeviceTensors{}),
+                                .placed = placed,
+                                .placed_targets = placed_targets,
+                                .placed_weight = placed_weight.value_or(DeviceTensor{}),
                                 .target = target.value_or(Tensor{}),
                                 .targets = targets,
                                 .sample_weight = sample_weight.value_or(Tensor{}),
@@ -195,7 +198,8 @@ void bind_dataset(nb::module_& module) {
                                 .origin = origin};
           },
           "inputs"_a, "target"_a.none(), "targets"_a, "sample_weight"_a.none(), "first_row"_a = 0,
-          "origin"_a.none() = nb::none(), "placed"_a.none() = nb::none())
+          "origin"_a.none() = nb::none(), "placed"_a = nb::dict(), "placed_targets"_a = nb::dict(),
+          "placed_weight"_a.none() = nb::none())
       .def_ro("inputs", &Dataset::inputs)
       .def_ro("target", &Dataset::target)
       .def_prop_ro("sample_weight",

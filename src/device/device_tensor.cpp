@@ -133,6 +133,11 @@ DeviceTensor copy_to(Device& device, const Tensor& tensor) {
                          .ready = ready}));
 }
 
+DeviceTensor aligned(const DeviceTensor& tensor) {
+  const auto unit = static_cast<std::uintptr_t>(tensor.impl().device->alignment());
+  return static_cast<std::uintptr_t>(tensor.impl().address) % unit == 0 ? tensor : tensor.copy();
+}
+
 }  // namespace device
 
 DeviceTensor::DeviceTensor(Tensor tensor) {

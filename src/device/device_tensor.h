@@ -58,6 +58,10 @@ class TransferStream {
 /// A copy of a host tensor in the memory of `device`, which is not the host.
 DeviceTensor copy_to(Device& device, const Tensor& tensor);
 
+/// A tensor on a device at an address of the device's alignment, which kernels rely on: itself, or
+/// a copy.
+DeviceTensor aligned(const DeviceTensor& tensor);
+
 }  // namespace device
 }  // namespace onnxgrad
 

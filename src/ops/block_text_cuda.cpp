@@ -71,6 +71,28 @@ OG_FUNCTION T og_fold_rows(T value) {
   return part[threadIdx.x];
 }
 
+// Two folds that wait together, with the bits of og_fold_rows.
+template <class Fold, class T>
+OG_FUNCTION void og_fold_two(T& first, T& second) {
+  OG_SHARED og_u64 more[256];
+  T* const one = (T*)og_parts();
+  T* const two = (T*)(void*)more;
+  const unsigned at = threadIdx.y * blockDim.x + threadIdx.x;
+  __syncthreads();
+  one[at] = first;
+  two[at] = second;
+  for (unsigned n = blockDim.y / 2; n > 0; n /= 2) {
+    __syncthreads();
+    if (threadIdx.y < n) {
+      one[at] = Fold::of(one[at], one[at + n * blockDim.x]);
+      two[at] = Fold::of(two[at], two[at + n * blockDim.x]);
+    }
+  }
+  __syncthreads();
+  first = one[threadIdx.x];
+  second = two[threadIdx.x];
+}
+
 OG_FUNCTION og_i64 og_columns() { return (og_i64)gridDim.x * blockDim.x; }
 
 // Places of a thread's elements among runs of `length` elements, `stride` apart.

@@ -20,7 +20,8 @@
 namespace onnxgrad::ops {
 
 /// Definitions for these texts: og_get and og_set of elements of every type, og_fold_rows<Fold>()
-/// with the folds og_sum, og_largest and og_least, og_walk over runs of elements.
+/// and og_fold_two<Fold>() with the folds og_sum, og_largest and og_least, og_walk over runs of
+/// elements.
 std::string_view block_text();
 
 using opdef::text_type;

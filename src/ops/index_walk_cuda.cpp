@@ -168,8 +168,9 @@ std::optional<TextKernel> copy_kernel(const KernelRequest& request, CopyRequest 
   return text_kernel_over(request, count, move_text(bytes) + kCopy, "og_copy", std::move(words));
 }
 
-KernelOffer offer_copy(const KernelRequest& request, const CopyRequest& copy, std::size_t output) {
-  auto kernel = copy_kernel(request, copy, 0, static_cast<std::int64_t>(output));
+KernelOffer offer_view_on_card(const KernelRequest& request, const CopyRequest& copy) {
+  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+  auto kernel = copy_kernel(request, copy, 0, static_cast<std::int64_t>(request.inputs.size()));
   if (!kernel) return KernelOffer::decline("views of too many axes");
   KernelOffer offer;
   offer.kernel = prepared(*std::move(kernel), "strided copy");

@@ -44,8 +44,8 @@ std::int64_t unit_of(std::int64_t run_bytes);
 std::optional<device::cuda::TextKernel> copy_kernel(const KernelRequest& request, CopyRequest copy,
                                                     std::int64_t from_argument,
                                                     std::int64_t to_argument);
-/// An offer of that copy.
-KernelOffer offer_copy(const KernelRequest& request, const CopyRequest& copy, std::size_t output);
+/// offer_view() of a card.
+KernelOffer offer_view_on_card(const KernelRequest& request, const CopyRequest& copy);
 /// A copy of so many bytes, which does nothing if both are one.
 device::cuda::TextKernel bytes_kernel(const KernelRequest& request, std::int64_t bytes,
                                       std::int64_t from_argument, std::int64_t to_argument);

@@ -514,8 +514,8 @@ std::vector<DeviceTensor> Executor::run_on_device(std::span<const DeviceTensor> 
   std::vector<DeviceTensor> read;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const bool stays = has_in_memory(inputs[i]);
-    feeds.push_back(stays ? inputs[i] : DeviceTensor(as_given[i]));
-    if (stays) read.push_back(inputs[i]);
+    feeds.push_back(stays ? device::aligned(inputs[i]) : DeviceTensor(as_given[i]));
+    if (stays) read.push_back(feeds.back());
   }
   Region& region = impl_->prepare(impl_->checked_dims(as_given), as_given);
   const base::MemoryBudgetScope scope(impl_->options.budget);

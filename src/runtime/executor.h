@@ -91,8 +91,8 @@ class Executor {
   /// Like run_owning() with feeds in any memory, but results stay in the memory of the device, and
   /// may not be computed yet. Feeds in other memory are copied.
   std::vector<DeviceTensor> run_on_device(std::span<const DeviceTensor> inputs);
-  /// Binds input `i` of a plan to a tensor in the memory of this executor's device, which the
-  /// caller keeps until the run is done.
+  /// Binds input `i` of a plan to a tensor in the memory of this executor's device, aligned (see
+  /// device::aligned()), which the caller keeps until the run is done.
   void bind(Execution& plan, std::size_t i, const DeviceTensor& feed) const;
   /// Keeps tensors that work submitted so far may read until it is done.
   void keep_in_use(std::vector<DeviceTensor> tensors);

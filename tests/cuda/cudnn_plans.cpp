@@ -1,11 +1,12 @@
 // Asks cuDNN for plans of convolutions, pools and attention, for a card that a file describes; none
-// is needed. Usage:
+// is needed. Each plan is written as JSON, and made again from it. Usage:
 //   onnxgrad_cudnn_plans DEVICE.json < LINES
 // A line is `convolution` or `pool`, then the sizes of x, w and y, strides, dilations, pads before
 // and pads after, as lists with commas, where w of a pool is its window; or `attention`, the
 // numbers of sequences, heads, queries, keys, elements of a key and of a value as a list, `plain`
 // or `causal`, and a mask: `none`, one of `keys` for each sequence, or one of `scores` for all.
-// Prints a line for each plan that cuDNN does not make, and how many it makes.
+// Prints a line for each plan that cuDNN does not make, or not the same from its JSON, and how many
+// it makes.
 
 #include <cstdint>
 #include <cstdio>
@@ -60,10 +61,10 @@ Spec spec_of(const std::string& line, const std::string& pass, const std::string
   return spec;
 }
 
-bool has_plan(const std::string& device, const Spec& spec) {
+cuda::DnnPlanTest test_convolution(const std::string& device, const Spec& spec) {
   const bool is_strict = spec.dtype == DataType::kFloat32 && !spec.allows_tf32;
-  return cuda::has_dnn_plan(device, {.is_strict = is_strict, .is_deterministic = true},
-                            [&](cuda::DnnGraph& graph) { cuda::add_convolution(graph, spec); });
+  return cuda::test_dnn_plan(device, {.is_strict = is_strict, .is_deterministic = true},
+                             [&](cuda::DnnGraph& graph) { cuda::add_convolution(graph, spec); });
 }
 
 // Heads beside each other in rows, as projections leave them.
@@ -108,7 +109,7 @@ class Plans {
   void ask_convolution(const std::string& line) {
     for (const char* pass : {"forward", "forward with bias and Relu", "data", "weights"}) {
       for (const char* kind : {"float32", "tf32", "bfloat16", "float16"}) {
-        count(has_plan(device_, spec_of(line, pass, kind)), kind, pass, line);
+        count(test_convolution(device_, spec_of(line, pass, kind)), kind, pass, line);
       }
     }
   }
@@ -128,7 +129,7 @@ class Plans {
         spec.mode = mode;
         spec.is_gradient = is_gradient;
         count(
-            cuda::has_dnn_plan(device_, {}, [&](cuda::DnnGraph& graph) { add_pool(graph, spec); }),
+            cuda::test_dnn_plan(device_, {}, [&](cuda::DnnGraph& graph) { add_pool(graph, spec); }),
             "float32", is_gradient ? "gradient" : "forward", line);
       }
     }
@@ -141,24 +142,30 @@ class Plans {
       for (const bool is_deterministic : {true, false}) {
         spec.is_deterministic = is_deterministic;
         const cuda::DnnRule rule{.is_strict = false, .is_deterministic = is_deterministic};
-        count(cuda::has_dnn_plan(device_, rule,
-                                 [&](cuda::DnnGraph& graph) { add_attention(graph, spec); }),
+        count(cuda::test_dnn_plan(device_, rule,
+                                  [&](cuda::DnnGraph& graph) { add_attention(graph, spec); }),
               kind, "forward", line);
         count(
-            cuda::has_dnn_plan(device_, rule,
-                               [&](cuda::DnnGraph& graph) { add_attention_gradient(graph, spec); }),
+            cuda::test_dnn_plan(
+                device_, rule, [&](cuda::DnnGraph& graph) { add_attention_gradient(graph, spec); }),
             kind, "gradient", line);
       }
     }
   }
 
-  int plans = 0;
-  int missing = 0;
+  int made = 0;
+  int kept = 0;
+  int failures = 0;
 
  private:
-  void count(bool is_there, const char* kind, const char* pass, const std::string& line) {
-    ++(is_there ? plans : missing);
-    if (!is_there) std::printf("%s, %s: %s\n", kind, pass, line.c_str());
+  void count(cuda::DnnPlanTest test, const char* kind, const char* pass, const std::string& line) {
+    using enum cuda::DnnPlanTest;
+    if (test != kNone) ++made;
+    if (test == kKept) ++kept;
+    if (test != kNone && test != kChanged) return;
+    ++failures;
+    const char* const what = test == kNone ? "no plan" : "another plan from its JSON";
+    std::printf("%s, %s: %s: %s\n", kind, pass, what, line.c_str());
   }
 
   std::string device_;
@@ -179,8 +186,8 @@ int main(int argc, char** argv) try {
       plans.ask_convolution(line);
     }
   }
-  std::printf("%d plans\n", plans.plans);
-  return plans.missing == 0 ? 0 : 1;
+  std::printf("%d plans, %d of them made again from their JSON\n", plans.made, plans.kept);
+  return plans.failures == 0 ? 0 : 1;
 } catch (const onnxgrad::Error& error) {
   std::fprintf(stderr, "%s\n", error.what());
   return 2;

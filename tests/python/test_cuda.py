@@ -120,6 +120,28 @@ np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 """)
 
 
+def test_fit_reads_rows_of_the_card(run_on_card):
+    run_on_card("""
+placed = [og.devices.to_device(array, "cuda") for array in (X, labels, X[:64] + 1, labels[:64])]
+def fitted(X, y, held_X, held_y, device="cuda", epochs=2):
+    one = trainer(device, loss="softmax_cross_entropy")
+    one.fit(X, y, epochs=epochs, batch_size=16, verbose=0, validation=(held_X, held_y))
+    return one
+host_rows = [array.numpy() for array in placed]
+found = fitted(*placed)
+copied = []
+for rows in (host_rows, placed):
+    before = calls("cuMemcpyHtoDAsync")
+    found.evaluate(*rows[:2], batch_size=32)
+    copied.append(calls("cuMemcpyHtoDAsync") - before)
+# Both arrays, in each of eight batches; a plan that is new has a constant.
+assert copied[0] - 2 * 8 in (0, 1) and copied[1] == 0, copied
+host = fitted(*host_rows, device="cpu")
+np.testing.assert_allclose(found.history["val_loss"], host.history["val_loss"], rtol=1e-4)
+np.testing.assert_allclose(found.history["train_loss"], host.history["train_loss"], rtol=1e-4)
+""")
+
+
 def test_without_a_card(run_on_card):
     message = run_on_card(
         """

@@ -1,8 +1,10 @@
 """Steps of 16 bits on a card: attention and convolutions are cuDNN's, and close to the CPU's."""
 
+import shutil
+
 import pytest
 
-from card_scripts import DRIVER
+from card_scripts import DRIVER, run_script
 
 pytestmark = pytest.mark.skipif(
     not DRIVER.exists(), reason="the stand-ins are built with the C++ tests, which this build lacks"
@@ -39,15 +41,11 @@ def compare(model, x, y, precision):
 """
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_attention_is_one_kernel_each_way(run_on_card, precision):
-    run_on_card(
-        COMPARED
-        + f"""
-model = filled('''main (float[N, 16, 32] X) => (float[N, 16, 32] Y) {{
-  shape = Constant <value = int64[4] {{0, 0, 2, 16}}> ()
-  flat = Constant <value = int64[3] {{0, 0, 32}}> ()
-  scale = Constant <value = float {{0.25}}> ()
+ATTENTION = """
+model = filled('''main (float[N, 16, 32] X) => (float[N, 16, 32] Y) {
+  shape = Constant <value = int64[4] {0, 0, 2, 16}> ()
+  flat = Constant <value = int64[3] {0, 0, 32}> ()
+  scale = Constant <value = float {0.25}> ()
   q = MatMul (X, wq)  k = MatMul (X, wk)  v = MatMul (X, wv)
   q4 = Reshape (q, shape)  k4 = Reshape (k, shape)  v4 = Reshape (v, shape)
   qh = Transpose <perm = [0, 2, 1, 3]> (q4)
@@ -57,8 +55,17 @@ model = filled('''main (float[N, 16, 32] X) => (float[N, 16, 32] Y) {{
   o = MatMul (p, vh)
   ot = Transpose <perm = [0, 2, 1, 3]> (o)  of = Reshape (ot, flat)
   Y = MatMul (of, wo)
-}}''', **{{name: (32, 32) for name in ("wq", "wk", "wv", "wo")}})
+}''', **{name: (32, 32) for name in ("wq", "wk", "wv", "wo")})
 x, y = (random.normal(size=(32, 16, 32)).astype(np.float32) for _ in range(2))
+"""
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_attention_is_one_kernel_each_way(run_on_card, precision):
+    run_on_card(
+        COMPARED
+        + ATTENTION
+        + f"""
 plan = compare(model, x, y, {precision!r})
 assert " Attention [cuDNN, 16 of 16x16x16]" in plan, plan
 assert " AttentionGradient [cuDNN, 16 of 16x16x16]" in plan, plan
@@ -82,3 +89,33 @@ plan = compare(model, x, y, {precision!r})
 assert "cuDNN, channels last, widened" in plan, plan
 """
     )
+
+
+def test_plans_are_kept(card_images, tmp_path):
+    """Later processes make them from JSON; a damaged or refused one is made anew."""
+    script = (
+        COMPARED
+        + ATTENTION
+        + """
+state = trained(model, x, y, "cuda", "bf16").session.state()
+print(calls("plan_from_json"), *(np.asarray(value).tobytes().hex() for value in state.values()))
+"""
+    )
+
+    def run(prelude=""):
+        count, *state = run_script(prelude + script, images).split()
+        return int(count), state
+
+    images = card_images
+    _, wanted = run()
+    images = shutil.copytree(card_images, tmp_path / "images")
+    count, found = run()
+    assert count >= 2  # forward and gradient
+    assert found == wanted
+    assert run('fail("plan_from_json", 3000)\n') == (count, wanted)
+    plans = [file for file in images.iterdir() if b"\nplan " in file.read_bytes()]
+    assert len(plans) >= count
+    for file in plans:
+        file.write_bytes(file.read_bytes()[:-20])
+    assert run() == (0, wanted)
+    assert run() == (count, wanted)

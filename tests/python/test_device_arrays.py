@@ -6,6 +6,7 @@ import gc
 import threading
 
 import numpy as np
+import onnx
 import pytest
 
 import onnxgrad as og
@@ -202,6 +203,114 @@ def test_a_trainer_reads_them(linear_proto, linear_data):
         np.testing.assert_array_equal(scores.numpy(), trainer.predict(X))
         found.append(scores.numpy())
     np.testing.assert_array_equal(*found)
+
+
+def fitted(model, X, y, sample_weight=None, *, device="simulated", epochs=3, **options):
+    trainer = og.Trainer(model, device=device, seed=1)
+    trainer.fit(X, y, sample_weight, epochs=epochs, batch_size=16, verbose=0, **options)
+    return trainer
+
+
+def assert_equal(one, other):
+    for name in {"train_loss", "val_loss", "val_accuracy"} & {*other.history}:
+        assert one.history[name] == other.history[name], name
+    for name, value in other.session.weights.items():
+        np.testing.assert_array_equal(one.session.weights[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.float32])
+def test_fit_reads_targets_and_weights(model, kind):
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(75, 6)).astype(np.float32)
+    y = rng.integers(0, 3, 75).astype(kind)  # only int64 is what the step reads
+    weight = rng.uniform(0.5, 2, 75).astype(np.float32)
+    validation = (X[:30] + 1, y[:30], weight[:30])
+    host = fitted(model, X, y, weight, device="cpu", validation=validation)
+    for wrap in (lambda array: array, Foreign):
+        placed = [wrap(to_device(array, "simulated")) for array in (X, y, weight, *validation)]
+        one = fitted(model, *placed[:3], validation=tuple(placed[3:]))
+        assert_equal(one, host)
+        found = one.evaluate(*placed[3:], batch_size=7)  # batches begin between aligned addresses
+        assert found == one.evaluate(*validation, batch_size=7)
+        held_out = fitted(model, *placed[:3], validation=0.2)
+        assert_equal(held_out, fitted(model, X, y, weight, device="cpu", validation=0.2))
+    balanced = {"class_weight": "balanced"}
+    assert_equal(fitted(model, *placed[:3], **balanced), fitted(model, X, y, weight, **balanced))
+
+
+def test_validation_stays_there(model, copies):
+    X = np.random.default_rng(2).normal(size=(60, 6)).astype(np.float32)
+    y = np.arange(60) % 3
+
+    def made(rows, epochs):
+        before = copies()
+        fitted(model, *rows, epochs=epochs, validation=rows)
+        return copies() - before
+
+    of_epochs = []
+    for rows in ((X, y), tuple(to_device(array, "simulated") for array in (X, y))):
+        made(rows, 1)
+        of_epochs.append(made(rows, 12) - made(rows, 2))
+    # Both arrays, in one batch of each of ten epochs; a slow machine looks more often.
+    assert of_epochs[0] - of_epochs[1] > 10
+
+
+def test_fit_reads_several_targets_and_tokens():
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(40, 2)).astype(np.float32)
+    model = onnx.parser.parse_model("""
+<ir_version: 8, opset_import: ["" : 18]>
+two (float[N, 2] X) => (float[N, 1] a, float[N, 3] b)
+<float[2, 1] wa = {0.1, 0.2}, float[2, 3] wb = {0.1, 0.2, 0.3, -0.1, 0.2, 0.1}> {
+  a = MatMul(X, wa)
+  b = MatMul(X, wb)
+}""")
+    targets = {"a": X[:, :1] * 2, "b": rng.integers(0, 3, 40)}
+    loss = {"a": "squared_error", "b": "softmax_cross_entropy"}
+    found = []
+    for device in ("cpu", "simulated"):
+        trainer = og.Trainer(model, loss=loss, device=device, seed=1)
+        placed = {name: to_device(array, device) for name, array in targets.items()}
+        placed["b"] = targets["b"]  # on the host
+        trainer.fit(to_device(X, device), placed, epochs=2, verbose=0)
+        found.append(trainer)
+    assert_equal(*found)
+
+
+def test_gradients_of_other_libraries_are_left_out(model):
+    class Tracked(Foreign):
+        requires_grad = True
+
+        def detach(self):
+            return Foreign(self.array)
+
+        def __dlpack__(self, stream=None, **options):
+            raise BufferError("it tracks gradients")
+
+    X, y = np.tile(ROWS, (4, 1)), np.arange(36) % 3
+    placed = [Tracked(to_device(array, "simulated")) for array in (X, y)]
+    assert_equal(fitted(model, *placed), fitted(model, X, y))
+
+
+def test_labels_that_are_not_numbers(model):
+    X = to_device(np.tile(ROWS, (2, 1)), "simulated")
+    y = np.array(["a", "b", "c"] * 6)
+    assert_equal(fitted(model, X, y), fitted(model, X.numpy(), y, device="cpu"))
+    with pytest.raises(og.DataError, match="class number 3 in row 5 is not in 0 to 2"):
+        fitted(model, X, to_device(np.array([0, 1, 2, 0, 1, 3] * 3), "simulated"))
+    with pytest.raises(og.DataError, match="has 17 rows"):
+        fitted(model, to_device(X.numpy()[:17], "simulated"), y)
+
+
+def test_rows_of_an_array_at_any_address(model, expected):
+    session = og.InferenceSession(model, device="simulated")
+    whole = to_device(ROWS, "simulated")
+    part = DeviceArray(whole._core.rows(1, 9))  # an address that no kernel expects
+    np.testing.assert_array_equal(session.run(None, {"X": part})[0], expected[1:])
+    (result,) = session.run(None, {"X": part}, to_host=False)
+    np.testing.assert_array_equal(result.numpy(), expected[1:])
+    step = og.TrainingSession(model, loss="softmax_cross_entropy", device="simulated")
+    np.testing.assert_array_equal(step.predict({"X": part})[0], expected[1:])
 
 
 def test_passes_stay_there(model, copies):

@@ -14,7 +14,7 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import has_surrogates
-from onnxgrad.data.device_arrays import device_tensor
+from onnxgrad.data.device_arrays import detached, device_tensor
 from onnxgrad.data.foreign import arrow_columns, from_dlpack, plain_table
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.data.native import dtype_named, from_native, from_native_list
@@ -80,8 +80,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
     table, value = value, plain_table(value, name)
     if isinstance(value, Mapping) and table is not value:  # of transformed rows
         return np.column_stack([as_numpy(column, str(key)) for key, column in value.items()])
-    if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
-        value = value.detach()  # numbers to read, whatever gradients their library tracks
+    value = detached(value)
     if hasattr(value, "resolve_conj"):
         value = value.resolve_conj()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):

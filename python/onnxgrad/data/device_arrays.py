@@ -10,7 +10,7 @@ from onnxgrad import _core
 from onnxgrad.data.native import dtype_named, from_native
 from onnxgrad.errors import DataError
 
-__all__ = ["DeviceArray", "device_tensor", "result"]
+__all__ = ["DeviceArray", "detached", "device_tensor", "result"]
 
 _HOST = (1, 0)
 
@@ -130,6 +130,13 @@ def result(tensor: _core.DeviceTensor, *, to_host: bool) -> Any:
     return from_native(tensor.to_host())
 
 
+def detached(value: Any) -> Any:
+    """Return an array that tracks gradients as one that does not: its numbers are read."""
+    if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
+        return value.detach()
+    return value
+
+
 def device_tensor(value: Any, name: str) -> _core.DeviceTensor | None:
     """Return an array in the memory of a device that sessions use for the extension.
 
@@ -142,6 +149,7 @@ def device_tensor(value: Any, name: str) -> _core.DeviceTensor | None:
     """
     if isinstance(value, DeviceArray):
         return value._core
+    value = detached(value)
     if not hasattr(value, "__dlpack_device__") or not hasattr(value, "__dlpack__"):
         return None
     kind, number = value.__dlpack_device__()

@@ -10,6 +10,7 @@ from onnxgrad.base.checks import real_number
 from onnxgrad.data.arrays import NativeArray, from_native, to_native
 from onnxgrad.data.arrow import is_table
 from onnxgrad.data.columns import feeds_of
+from onnxgrad.data.device_arrays import DeviceArray, device_tensor
 from onnxgrad.data.files import source_like
 from onnxgrad.data.labels import Labels, native_targets
 from onnxgrad.data.maps import with_rows
@@ -90,18 +91,38 @@ class Rows(NamedTuple):
     X : dict of str to array, or array
     y : numpy.ndarray, dict of these by output, or None
     sample_weight : numpy.ndarray or None
+    placed_y : dict of str to DeviceTensor
+        Those of `y` that were given in the memory of a device, by output; a single one has ``""``.
+    placed_weight : DeviceTensor or None
+        `sample_weight`, if it was given there.
     """
 
     X: Any
     y: Any
     sample_weight: Any
+    placed_y: dict[str, _core.DeviceTensor]
+    placed_weight: _core.DeviceTensor | None
 
 
 def unpack(session: TrainingSession, X: Any, y: Any, sample_weight: Any) -> Rows:
     """Return arrays or tables as rows for the inputs of `session`."""
     core = session._core
-    X, y, sample_weight = unpack_table(core, X, y, sample_weight)
-    return Rows(with_rows(core.inputs, X), y, sample_weight)
+    several = y if isinstance(y, Mapping) else {"": y}
+    targets = {str(name): device_tensor(one, str(name) or "y") for name, one in several.items()}
+    placed = {name: one for name, one in targets.items() if one is not None}
+    weight = device_tensor(sample_weight, "sample_weight")
+    # Checks read the copies that the next call makes of these.
+    given = {
+        str(name): DeviceArray(placed[str(name)]) if str(name) in placed else one
+        for name, one in several.items()
+    }
+    X, y, sample_weight = unpack_table(
+        core,
+        X,
+        given if isinstance(y, Mapping) else given[""],
+        sample_weight if weight is None else DeviceArray(weight),
+    )
+    return Rows(with_rows(core.inputs, X), y, sample_weight, placed, weight)
 
 
 def convert(
@@ -121,7 +142,9 @@ def convert(
     inputs = dict(named_inputs(core, X, in_place=True))
     placed = {name: one for name, one in inputs.items() if isinstance(one, _core.DeviceTensor)}
     inputs |= {name: one.to_host() for name, one in placed.items()}  # for checks
-    return _core.Dataset(inputs, target, numbers, weight, 0, origin, placed)
+    return _core.Dataset(
+        inputs, target, numbers, weight, 0, origin, placed, rows.placed_y, rows.placed_weight
+    )
 
 
 def dataset(

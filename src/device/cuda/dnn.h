@@ -9,6 +9,7 @@
 
 #include "device/cuda/context.h"
 #include "device/cuda/dnn_graph.h"
+#include "device/cuda/dnn_plan.h"
 #include "onnxgrad/dtype.h"
 
 namespace onnxgrad::device::cuda {

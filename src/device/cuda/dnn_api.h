@@ -96,6 +96,7 @@ enum Attribute : int {
   kPlanHandle = 400,
   kPlanConfig = 401,
   kPlanWorkspace = 402,
+  kPlanJson = 405,
   kPlanDevice = 407,
   kForwardAlpha = 700,         ///< then beta, convolution, w, x, y
   kBackwardDataAlpha = 706,    ///< then beta, convolution, w, dx, dy

@@ -8,6 +8,7 @@
 
 #include "device/cuda/context.h"
 #include "device/cuda/dnn_graph.h"
+#include "device/cuda/dnn_plan.h"
 #include "onnxgrad/dtype.h"
 
 // Attention as a graph of plain operations, which cuDNN recognizes and computes in one kernel.

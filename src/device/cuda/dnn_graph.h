@@ -4,19 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "device/cuda/context.h"
 #include "device/cuda/dnn_api.h"
 #include "onnxgrad/dtype.h"
 
-// Graphs of cuDNN's operations. Its heuristics propose engines for a graph; those that may compute
-// it are selected by their notes and timed once on the card, and the number of the fastest is kept
-// beside the images of kernels.
+// Graphs of cuDNN's operations.
 
 namespace onnxgrad::device::cuda {
 
@@ -77,48 +71,6 @@ class DnnGraph {
   std::vector<std::int64_t> constant_uids_;
   std::int64_t last_uid_ = 0;
 };
-
-/// Engines that may compute a graph.
-struct DnnRule {
-  bool is_strict = true;  ///< none on tensor cores, which round the factors of float32
-  bool is_deterministic = true;
-};
-
-class DnnPlan {
- public:
-  using Build = std::function<void(DnnGraph& graph)>;
-
-  /// The plan of the fastest engine. nullptr if cuDNN is absent or no engine computes the graph;
-  /// `declined` is then the reason. `key` describes the graph: equal keys, equal graphs, of which
-  /// there is one plan on a card.
-  static std::shared_ptr<const DnnPlan> of(const std::shared_ptr<Context>& context,
-                                           const std::string& key, const DnnRule& rule,
-                                           const Build& build, std::string& declined);
-
-  /// `addresses`: of the tensors in memory, aligned to 16 bytes. Throws: DeviceError.
-  void run(std::span<const std::uint64_t> addresses, std::uint64_t workspace, Handle stream) const;
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  /// Time of one run when it was chosen.
-  double time_us() const { return time_us_; }
-
- private:
-  friend class DnnPlanner;
-  DnnPlan() = default;
-  int execute(Handle plan, std::span<const std::uint64_t> addresses, std::uint64_t workspace,
-              Handle stream) const;
-
-  std::shared_ptr<Context> context_;
-  std::vector<std::int64_t> uids_;
-  std::deque<float> constants_;
-  Owned plan_;
-  std::int64_t workspace_bytes_ = 0;
-  double time_us_ = 0;
-};
-
-/// Whether cuDNN makes a plan of a graph for a card that is described by its properties, as JSON;
-/// no card is needed. Engines that are compiled at run time want a libcuda.so.1, if only the
-/// toolkit's stub of it. Throws: DeviceError.
-bool has_dnn_plan(const std::string& device_json, const DnnRule& rule, const DnnPlan::Build& build);
 
 }  // namespace onnxgrad::device::cuda
 

@@ -118,60 +118,126 @@ DnnMatrices matrices_of(const StridedView& view, const Split& split, DataType dt
   return made;
 }
 
-/// Reads the operands that both passes have; the reason if cuDNN does not take them.
-struct Reader {
-  const KernelRequest& request;
-  DataType half;
-  Split split = {};
-  bool is_aligned = true;
+const char* const kNotAligned = "operands that begin between 16 bytes";
+const char* const kNoSplit = "heads that are not those of sequences";
 
-  DataType type_of(int arg) const {
-    const auto i = static_cast<std::size_t>(arg);
-    return i < request.inputs.size() ? request.inputs[i].dtype
-                                     : request.outputs[i - request.inputs.size()].dtype;
-  }
-  Word address(int arg, const StridedView& view, DataType dtype) {
-    const std::int64_t offset = view.offset * size_bits(dtype) / 8;
-    is_aligned = is_aligned && offset % kAddressAlignment == 0;
-    for (std::size_t i = 0; is_f16(dtype) && i < view.dims.size(); ++i) {
-      const bool is_within = view.dims[i] == 1 || view.strides[i] == 1;
-      is_aligned = is_aligned && (is_within || view.strides[i] * 2 % kAddressAlignment == 0);
-    }
-    return Word::argument(arg, offset);
-  }
+std::int64_t rows_of(const DnnMatrices& q) { return q.dims[0] * q.dims[1] * q.dims[2]; }
 
-  std::string refusal_of(const opdef::Attention& op, int q, int first_mask) const {
-    if (op.dropout > 0) return "cuDNN's dropout has other random numbers";
-    if (op.causal && op.causal_offset != 0) return "a causal mask with an offset";
-    if (op.masks.size() > 1) return "several masks";
-    if (!op.masks.empty() &&
-        (op.masks[0].kind != opdef::MaskKind::kAdd || type_of(first_mask) == DataType::kBool)) {
+/// Reads the operands of a pass, and makes its plan with the addresses of its tensors.
+class Pass {
+ public:
+  /// `first`: the argument of the queries; keys, values and the mask follow. All outlive this.
+  Pass(const KernelRequest& request, const opdef::Attention& op, int first, DataType half)
+      : request_(request), op_(op), first_(first), half_(half) {}
+
+  /// The reason if cuDNN does not take the operands; `others`: views besides those of `op`.
+  std::string refusal(const std::vector<const StridedView*>& others) {
+    if (op_.dropout > 0) return "cuDNN's dropout has other random numbers";
+    if (op_.causal && op_.causal_offset != 0) return "a causal mask with an offset";
+    if (op_.masks.size() > 1) return "several masks";
+    if (!op_.masks.empty() &&
+        (op_.masks[0].kind != opdef::MaskKind::kAdd || type_of(first_ + 3) == DataType::kBool)) {
       return "a boolean mask";
     }
     for (int i = 0; i < 3; ++i) {
       // A pass asks with the operands in float32, which are read in 16 bits afterwards.
-      const bool is_meant = request.is_candidate && type_of(q + i) == DataType::kFloat32;
-      if (type_of(q + i) != half && !is_meant) return "products of several types";
+      const DataType type = type_of(first_ + i);
+      const bool is_meant = request_.is_candidate && type == DataType::kFloat32;
+      if (type != half_ && !is_meant) return "products of several types";
     }
+    std::vector<const StridedView*> views{&op_.q, &op_.k, &op_.v, &op_.y};
+    views.insert(views.end(), others.begin(), others.end());
+    if (!op_.masks.empty()) views.push_back(&op_.masks[0].view);
+    const auto split = Split::of(views);
+    if (!split) return kNoSplit;
+    split_ = *split;
     return "";
   }
-};
 
-/// Adds a tensor to a plan: its description and its address.
-class Tensors {
- public:
-  Tensors(Reader& reader, std::vector<Word>& words) : reader_(reader), words_(words) {}
-  DnnMatrices add(int arg, const StridedView& view, DataType dtype) {
-    words_.push_back(reader_.address(arg, view, dtype));
-    return matrices_of(view, reader_.split, dtype);
+  /// The next tensors of the plan, queries, keys, values and the result, which is argument `y`.
+  DnnAttentionSpec begin(int y) {
+    return {.q = add(first_, op_.q, half_),
+            .k = add(first_ + 1, op_.k, half_),
+            .v = add(first_ + 2, op_.v, half_),
+            .y = add(y, op_.y),
+            .scale = op_.scale,
+            .is_causal = op_.causal,
+            .is_deterministic = request_.numerics.is_deterministic};
+  }
+  /// The next one, which is the mask, if there is one.
+  void add_mask(DnnAttentionSpec& spec) {
+    if (!op_.masks.empty()) spec.bias = add(first_ + 3, op_.masks[0].view);
+  }
+  DnnMatrices add(int arg, const StridedView& view) { return add(arg, view, type_of(arg)); }
+  /// Leaves the next one for set(); returns its number.
+  std::size_t leave() {
+    made_->tensors.emplace_back();
+    return made_->tensors.size() - 1;
+  }
+
+  using Make = std::shared_ptr<const DnnPlan> (*)(const std::shared_ptr<device::cuda::Context>&,
+                                                  const DnnAttentionSpec&, std::string&);
+  /// The reason if there is no plan.
+  std::string make(Make plan_of, const DnnAttentionSpec& spec) {
+    if (!is_aligned_) return kNotAligned;
+    std::string declined;
+    made_->plan = plan_of(card_of(request_), spec, declined);
+    if (made_->plan == nullptr) return declined;
+    made_->scratch = static_cast<int>(request_.inputs.size() + request_.outputs.size());
+    bytes_ = base::round_up(made_->plan->workspace_bytes(), kAlignment);
+    return "";
+  }
+  /// Scratch for so many floats, after make(), as a tensor that was left or as the next one.
+  Word set(std::size_t tensor, std::int64_t floats) {
+    const Word at = Word::argument(made_->scratch, bytes_);
+    bytes_ += base::round_up(floats * static_cast<std::int64_t>(sizeof(float)), kAlignment);
+    made_->tensors[tensor] = at;
+    return at;
+  }
+  void run_before(TextKernel kernel) { made_->before.push_back(std::move(kernel)); }
+  void run_after(TextKernel kernel) { made_->after.push_back(std::move(kernel)); }
+
+  /// `products`: of matrices with the scores' sizes, two at a time.
+  KernelOffer offer(const DnnAttentionSpec& spec, double products) {
+    KernelOffer offer;
+    offer.kernel.fn = run;
+    offer.kernel.label =
+        fmt::format("cuDNN, {} of {}x{}x{}{}", spec.q.dims[0] * spec.q.dims[1], spec.q.dims[2],
+                    spec.k.dims[2], spec.q.dims[3], spec.is_causal ? " causal" : "");
+    offer.kernel.flops = products * 2 * static_cast<double>(rows_of(spec.q)) *
+                         static_cast<double>(spec.k.dims[2] * (spec.q.dims[3] + spec.v.dims[3]));
+    offer.kernel.scratch_bytes = bytes_;
+    offer.kernel.is_deterministic = spec.is_deterministic;
+    offer.kernel.data = std::move(made_);
+    return offer;
   }
 
  private:
-  Reader& reader_;
-  std::vector<Word>& words_;
-};
+  DataType type_of(int arg) const {
+    const auto i = static_cast<std::size_t>(arg);
+    return i < request_.inputs.size() ? request_.inputs[i].dtype
+                                      : request_.outputs[i - request_.inputs.size()].dtype;
+  }
+  DnnMatrices add(int arg, const StridedView& view, DataType dtype) {
+    const std::int64_t offset = view.offset * size_bits(dtype) / 8;
+    is_aligned_ = is_aligned_ && offset % kAddressAlignment == 0;
+    for (std::size_t i = 0; is_f16(dtype) && i < view.dims.size(); ++i) {
+      const bool is_within = view.dims[i] == 1 || view.strides[i] == 1;
+      is_aligned_ = is_aligned_ && (is_within || view.strides[i] * 2 % kAddressAlignment == 0);
+    }
+    made_->tensors.push_back(Word::argument(arg, offset));
+    return matrices_of(view, split_, dtype);
+  }
 
-std::int64_t rows_of(const DnnMatrices& q) { return q.dims[0] * q.dims[1] * q.dims[2]; }
+  const KernelRequest& request_;
+  const opdef::Attention& op_;
+  int first_;
+  DataType half_;
+  Split split_ = {};
+  bool is_aligned_ = true;
+  std::int64_t bytes_ = 0;  // of scratch
+  std::shared_ptr<Library> made_ = std::make_shared<Library>();
+};
 
 // stats [rows, 2] of sums [rows], or the other way round.
 TextKernel convert(const KernelRequest& request, const char* name, const Word& stats,
@@ -204,126 +270,65 @@ OG_KERNEL(og_clear_floats, 2) {
                           {address, Word::of(elements)});
 }
 
-KernelOffer offer_of(std::shared_ptr<Library> made, const DnnAttentionSpec& spec,
-                     std::int64_t scratch_bytes, double products) {
-  KernelOffer offer;
-  offer.kernel.fn = run;
-  offer.kernel.label =
-      fmt::format("cuDNN, {} of {}x{}x{}{}", spec.q.dims[0] * spec.q.dims[1], spec.q.dims[2],
-                  spec.k.dims[2], spec.q.dims[3], spec.is_causal ? " causal" : "");
-  offer.kernel.flops = products * 2 * static_cast<double>(rows_of(spec.q)) *
-                       static_cast<double>(spec.k.dims[2] * (spec.q.dims[3] + spec.v.dims[3]));
-  offer.kernel.scratch_bytes = scratch_bytes;
-  offer.kernel.is_deterministic = spec.is_deterministic;
-  offer.kernel.data = std::move(made);
-  return offer;
-}
-
-const char* const kNotAligned = "operands that begin between 16 bytes";
-const char* const kNoSplit = "heads that are not those of sequences";
-
 }  // namespace
 }  // namespace attention_dnn_cuda
 
 opdef::KernelOffer offer_attention_dnn(const opdef::KernelRequest& request,
                                        const opdef::Attention& op, DataType half) {
   using namespace attention_dnn_cuda;  // NOLINT(google-build-using-namespace)
-  Reader reader{.request = request, .half = half};
-  if (std::string reason = reader.refusal_of(op, 0, 3); !reason.empty()) {
+  Pass pass(request, op, 0, half);
+  if (std::string reason = pass.refusal({}); !reason.empty()) {
     return KernelOffer::decline(std::move(reason));
   }
-  std::vector<const StridedView*> views{&op.q, &op.k, &op.v, &op.y};
-  if (!op.masks.empty()) views.push_back(&op.masks[0].view);
-  const auto split = Split::of(views);
-  if (!split) return KernelOffer::decline(kNoSplit);
-  reader.split = *split;
-  auto made = std::make_shared<Library>();
-  Tensors tensors(reader, made->tensors);
   const auto result = static_cast<int>(request.inputs.size());
-  DnnAttentionSpec spec{.q = tensors.add(0, op.q, half),
-                        .k = tensors.add(1, op.k, half),
-                        .v = tensors.add(2, op.v, half),
-                        .y = tensors.add(result, op.y, request.outputs[0].dtype),
-                        .scale = op.scale,
-                        .is_causal = op.causal,
-                        .is_deterministic = request.numerics.is_deterministic};
-  if (!op.masks.empty()) spec.bias = tensors.add(3, op.masks[0].view, reader.type_of(3));
-  if (!reader.is_aligned) return KernelOffer::decline(kNotAligned);
-  std::string declined;
-  made->plan = device::cuda::dnn_attention(card_of(request), spec, declined);
-  if (made->plan == nullptr) return KernelOffer::decline(declined);
-  made->scratch = result + static_cast<int>(request.outputs.size());
-  std::int64_t bytes = base::round_up(made->plan->workspace_bytes(), kAlignment);
-  const std::int64_t rows = rows_of(spec.q);
-  const Word sums = Word::argument(made->scratch, bytes);
-  made->tensors.push_back(sums);
-  bytes += rows * static_cast<std::int64_t>(sizeof(float));
-  if (request.has_output(1)) {
-    made->after.push_back(
-        convert(request, "og_stats_of_sums", Word::argument(result + 1), sums, rows));
+  DnnAttentionSpec spec = pass.begin(result);
+  pass.add_mask(spec);
+  const std::size_t sums = pass.leave();
+  if (std::string reason = pass.make(device::cuda::dnn_attention, spec); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
   }
-  return offer_of(std::move(made), spec, bytes, 1);
+  const std::int64_t rows = rows_of(spec.q);
+  const Word at = pass.set(sums, rows);
+  if (request.has_output(1)) {
+    pass.run_after(convert(request, "og_stats_of_sums", Word::argument(result + 1), at, rows));
+  }
+  return pass.offer(spec, 1);
 }
 
 opdef::KernelOffer offer_attention_gradient_dnn(const opdef::KernelRequest& request,
                                                 const opdef::AttentionGradient& op, DataType half) {
   using namespace attention_dnn_cuda;  // NOLINT(google-build-using-namespace)
-  Reader reader{.request = request, .half = half};
-  if (std::string reason = reader.refusal_of(op.forward, 3, 6); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
   for (std::size_t i = 0; i < 3; ++i) {
     if (!request.has_output(i)) return KernelOffer::decline("a part of the gradient");
   }
   if (request.has_output(3)) return KernelOffer::decline("a gradient of the scores");
-  const opdef::Attention& forward = op.forward;
-  std::vector<const StridedView*> views{&forward.q, &forward.k, &forward.v, &forward.y,
-                                        &op.dy,     &op.dq,     &op.dk,     &op.dv};
-  if (!forward.masks.empty()) views.push_back(&forward.masks[0].view);
-  const auto split = Split::of(views);
-  if (!split) return KernelOffer::decline(kNoSplit);
-  reader.split = *split;
-  auto made = std::make_shared<Library>();
-  Tensors tensors(reader, made->tensors);
-  const auto result = static_cast<int>(request.inputs.size());
-  DnnAttentionSpec spec{.q = tensors.add(3, forward.q, half),
-                        .k = tensors.add(4, forward.k, half),
-                        .v = tensors.add(5, forward.v, half),
-                        .y = tensors.add(1, forward.y, request.inputs[1].dtype),
-                        .scale = forward.scale,
-                        .is_causal = forward.causal,
-                        .is_deterministic = request.numerics.is_deterministic};
-  spec.dy = tensors.add(0, op.dy, request.inputs[0].dtype);
-  const std::size_t sums = made->tensors.size();
-  made->tensors.emplace_back();
-  if (!forward.masks.empty()) spec.bias = tensors.add(6, forward.masks[0].view, reader.type_of(6));
-  const std::size_t along = made->tensors.size();
-  made->tensors.emplace_back();
-  spec.dq = tensors.add(result, op.dq, request.outputs[0].dtype);
-  spec.dk = tensors.add(result + 1, op.dk, request.outputs[1].dtype);
-  spec.dv = tensors.add(result + 2, op.dv, request.outputs[2].dtype);
-  if (!reader.is_aligned) return KernelOffer::decline(kNotAligned);
-  std::string declined;
-  made->plan = device::cuda::dnn_attention_gradient(card_of(request), spec, declined);
-  if (made->plan == nullptr) return KernelOffer::decline(declined);
-  made->scratch = result + static_cast<int>(request.outputs.size());
-  std::int64_t bytes = base::round_up(made->plan->workspace_bytes(), kAlignment);
-  const auto take = [&](std::int64_t floats) {
-    const Word at = Word::argument(made->scratch, bytes);
-    bytes += base::round_up(floats * static_cast<std::int64_t>(sizeof(float)), kAlignment);
-    return at;
-  };
-  const std::int64_t rows = rows_of(spec.q);
-  made->tensors[sums] = take(rows);
-  made->tensors[along] = take(rows);
-  made->before.push_back(
-      convert(request, "og_sums_of_stats", Word::argument(2), made->tensors[sums], rows));
-  if (!spec.is_deterministic) {
-    const std::int64_t elements = rows * spec.q.dims[3];
-    made->tensors.push_back(take(elements));
-    made->before.push_back(clear(request, made->tensors.back(), elements));
+  Pass pass(request, op.forward, 3, half);
+  if (std::string reason = pass.refusal({&op.dy, &op.dq, &op.dk, &op.dv}); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
   }
-  return offer_of(std::move(made), spec, bytes, 2.5);
+  const auto result = static_cast<int>(request.inputs.size());
+  DnnAttentionSpec spec = pass.begin(1);
+  spec.dy = pass.add(0, op.dy);
+  const std::size_t sums = pass.leave();
+  pass.add_mask(spec);
+  const std::size_t along = pass.leave();
+  spec.dq = pass.add(result, op.dq);
+  spec.dk = pass.add(result + 1, op.dk);
+  spec.dv = pass.add(result + 2, op.dv);
+  const std::optional<std::size_t> added =
+      spec.is_deterministic ? std::nullopt : std::optional(pass.leave());
+  if (std::string reason = pass.make(device::cuda::dnn_attention_gradient, spec); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
+  }
+  const std::int64_t rows = rows_of(spec.q);
+  pass.run_before(
+      convert(request, "og_sums_of_stats", Word::argument(2), pass.set(sums, rows), rows));
+  pass.set(along, rows);
+  if (added) {
+    const std::int64_t elements = rows * spec.q.dims[3];
+    pass.run_before(clear(request, pass.set(*added, elements), elements));
+  }
+  return pass.offer(spec, 2.5);
 }
 
 }  // namespace onnxgrad::ops

@@ -40,8 +40,7 @@ OG_KERNEL(og_main, 17) {
     squares += value * value;
     sum += value;
   }
-  squares = og_fold_rows<og_sum>(squares);
-  sum = og_fold_rows<og_sum>(sum);
+  og_fold_two<og_sum>(squares, sum);
   const og_i64 thread = threadIdx.y * blockDim.x + threadIdx.x;
   if (thread == 0) {
     *a.pointer<og_t>(5) = (og_t)(a.real(14) * squares);

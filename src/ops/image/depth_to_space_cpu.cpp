@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -58,13 +57,8 @@ CopyRequest blocks_view(const opdef::KernelRequest& request) {
 namespace onnxgrad::ops::depth_to_space_cpu {
 namespace {
 
-void run_blocks(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
-
 KernelOffer offer_blocks(const KernelRequest& request) {
-  const CopyRequest copy = blocks_view(request);
-  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared<run_blocks>(plan_copy(copy, device::isa_of(request), request.threads),
-                              "strided copy");
+  return offer_view(request, blocks_view(request));
 }
 
 }  // namespace

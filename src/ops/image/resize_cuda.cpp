@@ -14,27 +14,40 @@ namespace {
 using device::cuda::TextKernel;
 using device::cuda::Word;
 
-// An element without entries is outside.
+// The elements that one of the result reads; none: it is outside. Words: x, y; elements of y,
+// sizes of the axis in x and y, elements behind it; the first entry of each place and the end, the
+// index of each entry.
+constexpr const char* kEntries = R"(
+struct og_entries {
+  const og_T* line;  // along the axis
+  const og_i32* indices;
+  og_i64 step;
+  og_i32 begin, end;
+  OG_FUNCTION_MEMBER og_T at(og_i32 entry) const { return line[indices[entry] * step]; }
+};
+template <int n>
+OG_FUNCTION og_entries og_entries_of(const og_words<n>& a, og_i64 i) {
+  const og_i64 out = a.integer(4), inner = a.integer(5);
+  const og_i64 row = i / inner, place = row % out;
+  const og_i32* const starts = a.template pointer<const og_i32>(6);
+  og_entries all;
+  all.line = a.template pointer<const og_T>(0) + row / out * a.integer(3) * inner + i % inner;
+  all.indices = a.template pointer<const og_i32>(7);
+  all.step = inner;
+  all.begin = starts[place];
+  all.end = starts[place + 1];
+  return all;
+}
+)";
+
 constexpr const char* kResize = R"(
 OG_KERNEL(og_resize, 10) {
-  const og_T* const x = a.pointer<const og_T>(0);
-  og_T* const y = a.pointer<og_T>(1);
-  const og_i64 in = a.integer(3);
-  const og_i64 out = a.integer(4);
-  const og_i64 inner = a.integer(5);
-  const og_i32* const starts = a.pointer<const og_i32>(6);
-  const og_i32* const indices = a.pointer<const og_i32>(7);
   const double* const weights = a.pointer<const double>(8);
   for (og_i64 i = og_first(); i < a.integer(2); i += og_stride()) {
-    const og_i64 row = i / inner;
-    const og_i64 at = row % out;
-    const og_T* const from = x + row / out * in * inner + i % inner;
-    const og_i32 end = starts[at + 1];
+    const og_entries all = og_entries_of(a, i);
     og_T sum = 0;
-    for (og_i32 t = starts[at]; t < end; ++t) {
-      sum += (og_T)weights[t] * from[indices[t] * inner];
-    }
-    y[i] = starts[at] == end ? (og_T)a.real(9) : sum;
+    for (og_i32 t = all.begin; t < all.end; ++t) sum += (og_T)weights[t] * all.at(t);
+    a.pointer<og_T>(1)[i] = all.begin == all.end ? (og_T)a.real(9) : sum;
   }
 }
 )";
@@ -42,30 +55,12 @@ OG_KERNEL(og_resize, 10) {
 // Every element is a copy of one, or outside; of a type with as many bytes.
 constexpr const char* kSelect = R"(
 OG_KERNEL(og_select, 9) {
-  const og_T* const x = a.pointer<const og_T>(0);
-  og_T* const y = a.pointer<og_T>(1);
-  const og_i64 in = a.integer(3);
-  const og_i64 out = a.integer(4);
-  const og_i64 inner = a.integer(5);
-  const og_i32* const starts = a.pointer<const og_i32>(6);
-  const og_i32* const indices = a.pointer<const og_i32>(7);
   for (og_i64 i = og_first(); i < a.integer(2); i += og_stride()) {
-    const og_i64 row = i / inner;
-    const og_i64 at = row % out;
-    const og_T* const from = x + row / out * in * inner + i % inner;
-    y[i] = starts[at] == starts[at + 1] ? (og_T)a.integer(8) : from[indices[starts[at]] * inner];
+    const og_entries all = og_entries_of(a, i);
+    a.pointer<og_T>(1)[i] = all.begin == all.end ? (og_T)a.integer(8) : all.at(all.begin);
   }
 }
 )";
-
-// Places a vector in memory of the card.
-template <class T>
-device::Buffer upload(const KernelRequest& request, const std::vector<T>& numbers) {
-  const auto& card = card_of(request);
-  device::Buffer buffer = card->allocate(static_cast<std::int64_t>(numbers.size() * sizeof(T)));
-  if (!numbers.empty()) card->upload(buffer, numbers.data());
-  return buffer;
-}
 
 // The bytes of an element of this value, as an integer.
 std::int64_t bits_of(DataType dtype, float value) {
@@ -85,8 +80,8 @@ KernelOffer offer_passes(const KernelRequest& request, const std::vector<ResizeT
   const bool is_number = dtype == DataType::kFloat32 || dtype == DataType::kFloat64;
   if (selects ? bytes == 0 || bytes > 8 : !is_number) return decline_dtype(request, dtype);
   const auto output = static_cast<std::int64_t>(request.inputs.size());
-  const std::string text =
-      selects ? move_text(bytes) + kSelect : typed_text(walk_type(dtype)) + kResize;
+  const std::string text = (selects ? move_text(bytes) : typed_text(walk_type(dtype))) + kEntries +
+                           (selects ? kSelect : kResize);
   std::vector<std::size_t> passes;
   for (std::size_t axis = tables.size(); axis-- > 0;) {
     if (!tables[axis].is_identity()) passes.push_back(axis);

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -25,6 +27,17 @@ std::vector<OpCase> encoder_cases() {
          "LabelEncoder <keys_tensor = int64[2] {1, 2}, values_tensor = float[2] {0.5, 1.5}, "
          "default_tensor = float[1] {-1}> (x)",
          {integers({5}, 0, 4)}),
+      ml("floats_nan",
+         "LabelEncoder <keys_floats = [2.0, 0.5, 2.0], values_int64s = [4, 5, 6]> (x)",
+         {values({2, std::nan(""), 0.5, 3}, {4}, DataType::kFloat32)}),
+      ml("int32_to_double",
+         "LabelEncoder <keys_tensor = int32[3] {7, -7, 0}, values_tensor = double[3] {0.5, 1.5, "
+         "2.5}, default_tensor = double[1] {-1}> (x)",
+         {values({0, 7, -7, 8}, {4}, DataType::kInt32)}),
+      ml("int64_to_int16",
+         "LabelEncoder <keys_int64s = [4, 2, 4], values_tensor = int16[3] {1, 2, 3}, "
+         "default_tensor = int16[1] {9}> (x)",
+         {integers({6}, 2, 5)}),
       ml("one_hot", "OneHotEncoder <cats_int64s = [2, 0]> (x)", {integers({3, 1}, 0, 3)}),
       ml("one_hot_strict", "OneHotEncoder <cats_int64s = [2, 0, 1], zeros = 0> (x)",
          {integers({3, 1}, 0, 2)}),

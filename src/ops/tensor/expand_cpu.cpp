@@ -1,4 +1,3 @@
-#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 #include "ops/tensor/repeated_view.h"
@@ -43,27 +42,11 @@ CopyRequest tiled_view(const opdef::KernelRequest& request) {
 namespace onnxgrad::ops::expand_cpu {
 namespace {
 
-struct RepeatData {
-  CopyPlan copy;
-  std::size_t output_arg = 2;
-};
-
-void run_repeat(const RepeatData& repeat, KernelArgs args) {
-  run_copy(repeat.copy, args[0], args[repeat.output_arg]);
-}
-
-KernelOffer offer_copy(const KernelRequest& request, const CopyRequest& copy) {
-  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared<run_repeat>(
-      RepeatData{plan_copy(copy, device::isa_of(request), request.threads), request.inputs.size()},
-      "strided copy");
-}
-
 KernelOffer offer_expand(const KernelRequest& request) {
-  return offer_copy(request, expanded_view(request));
+  return offer_view(request, expanded_view(request));
 }
 KernelOffer offer_tile(const KernelRequest& request) {
-  return offer_copy(request, tiled_view(request));
+  return offer_view(request, tiled_view(request));
 }
 
 }  // namespace

@@ -4,15 +4,12 @@
 namespace onnxgrad::ops::expand_cuda {
 namespace {
 
-KernelOffer offer(const KernelRequest& request, const CopyRequest& copy) {
-  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return offer_copy(request, copy, request.inputs.size());
-}
-
 KernelOffer offer_expand(const KernelRequest& request) {
-  return offer(request, expanded_view(request));
+  return offer_view_on_card(request, expanded_view(request));
 }
-KernelOffer offer_tile(const KernelRequest& request) { return offer(request, tiled_view(request)); }
+KernelOffer offer_tile(const KernelRequest& request) {
+  return offer_view_on_card(request, tiled_view(request));
+}
 
 }  // namespace
 

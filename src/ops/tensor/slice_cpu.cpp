@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 #include "ops/tensor/moved_view.h"
@@ -65,23 +64,11 @@ std::optional<CopyRequest> sliced_view(const opdef::KernelRequest& request, std:
 namespace onnxgrad::ops::slice_cpu {
 namespace {
 
-struct SliceData {
-  CopyPlan copy;
-  std::size_t output_arg = 0;
-};
-
-void run_slice(const SliceData& slice, KernelArgs args) {
-  run_copy(slice.copy, args[0], args[slice.output_arg]);
-}
-
 KernelOffer offer_slice(const KernelRequest& request) {
   std::string declined;
   const auto copy = sliced_view(request, declined);
   if (!copy) return KernelOffer::decline(declined);
-  if (copy->element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared<run_slice>(
-      SliceData{plan_copy(*copy, device::isa_of(request), request.threads), request.inputs.size()},
-      "strided copy");
+  return offer_view(request, *copy);
 }
 
 }  // namespace

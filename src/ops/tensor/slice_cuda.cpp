@@ -10,8 +10,7 @@ KernelOffer offer_slice(const KernelRequest& request) {
   std::string declined;
   const auto copy = sliced_view(request, declined);
   if (!copy) return KernelOffer::decline(declined);
-  if (copy->element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return offer_copy(request, *copy, request.inputs.size());
+  return offer_view_on_card(request, *copy);
 }
 
 }  // namespace

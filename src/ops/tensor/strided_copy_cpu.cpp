@@ -6,6 +6,7 @@
 
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/dims.h"
 #include "ops/kernel_support.h"
 
@@ -213,6 +214,26 @@ void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) 
     copy_some(plan, last - first, source + first * outermost.source_stride,
               target + first * outermost.target_stride);
   });
+}
+
+namespace {
+
+struct ViewData {
+  CopyPlan copy;
+  std::size_t output = 1;
+};
+
+void run_view(const ViewData& view, KernelArgs args) {
+  run_copy(view.copy, args[0], args[view.output]);
+}
+
+}  // namespace
+
+KernelOffer offer_view(const KernelRequest& request, const CopyRequest& copy) {
+  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
+  return prepared<run_view>(
+      ViewData{plan_copy(copy, device::isa_of(request), request.threads), request.inputs.size()},
+      "strided copy");
 }
 
 }  // namespace onnxgrad::ops

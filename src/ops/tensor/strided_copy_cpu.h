@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/isa.h"
+#include "opdef/kernel.h"
 
 // Strided copy between two views of the same sizes: the loop behind Transpose, Slice, Expand,
 // Concat, Split, Pad and Tile. All decisions are made once, in plan_copy.
@@ -46,6 +47,10 @@ CopyPlan plan_copy(const CopyRequest& request, device::Isa isa, int threads = 1)
 /// Copies target[i] = source[i] for all elements of the views, which lie inside the two buffers and
 /// do not overlap.
 void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target);
+
+/// Offers the copy of the first input, whose view `copy` reads, to the first output, or declines
+/// its type.
+opdef::KernelOffer offer_view(const opdef::KernelRequest& request, const CopyRequest& copy);
 
 /// Returns the row-major strides, in elements.
 std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims);

@@ -1,4 +1,3 @@
-#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 #include "ops/tensor/moved_view.h"
@@ -27,13 +26,8 @@ CopyRequest transposed_view(const opdef::KernelRequest& request) {
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
 
-void run_transpose(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
-
 KernelOffer offer_transpose(const KernelRequest& request) {
-  const CopyRequest copy = transposed_view(request);
-  if (copy.element_bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared<run_transpose>(plan_copy(copy, device::isa_of(request), request.threads),
-                                 "strided copy");
+  return offer_view(request, transposed_view(request));
 }
 
 }  // namespace

@@ -242,6 +242,7 @@ void BlockReader::make_room(const PreparedData& sample) {
     for (Column& column : data.columns) {
       if (column.is_constant) continue;
       column.values = Tensor::empty(column.values.dtype(), column.batch_dims(capacity_));
+      column.placed = {};
     }
   }
   data.rows = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 
 #include "base/check.h"
@@ -234,17 +235,32 @@ Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& 
   return convert_numbers(place, fitted, port.type.dtype);
 }
 
-// The rows in the memory of a device, if they are there as the plan reads them.
+// Rows in the memory of a device, whose copy in host memory is `given`, if the plan reads them as
+// they are there.
+DeviceTensor same_rows(const DeviceTensor& placed, const Tensor& given, const Tensor& values) {
+  const bool has_form =
+      placed.is_defined() && given.dtype() == values.dtype() && placed.dtype() == values.dtype() &&
+      placed.size_bytes() == values.size_bytes() && given.size_bytes() == values.size_bytes();
+  if (!has_form) return {};
+  const bool is_same =
+      given.raw() == values.raw() ||
+      std::memcmp(given.raw(), values.raw(), static_cast<std::size_t>(values.size_bytes())) == 0;
+  return is_same ? placed : DeviceTensor();
+}
+
 DeviceTensor find_placed(const DataSchema& schema, const Dataset& data, const Column& column) {
   for (const auto& [name, tensor] : data.placed) {
     const bool is_only = name.empty() && schema.inputs.size() == 1;
     if (name != column.name && !is_only) continue;
-    const bool is_same = find_input(schema, data, column.name).raw() == column.values.raw() &&
-                         tensor.dtype() == column.values.dtype() &&
-                         tensor.size_bytes() == column.values.size_bytes();
-    return is_same ? tensor : DeviceTensor();
+    return same_rows(tensor, find_input(schema, data, column.name), column.values);
   }
   return {};
+}
+
+DeviceTensor find_placed(const Dataset& data, const NamedTensor& labels, const Column& column) {
+  const auto placed = std::ranges::find(data.placed_targets, labels.name, &NamedDeviceTensor::name);
+  if (placed == data.placed_targets.end()) return {};
+  return same_rows(placed->tensor, labels.tensor, column.values);
 }
 
 // An input that is the same for all rows, in the shape that the model declares.
@@ -399,12 +415,14 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
                                      ? NamedTensor{.name = "", .tensor = data.target}
                                      : find_labels(schema.loss, *loss, data);
       column.values = encode_target(*loss, labels.tensor, target_place(data, labels.name, part));
+      column.placed = find_placed(data, labels, column);
       check_rows(port.name, rows_of(port.name, column.values), prepared.rows);
     } else if (port.name == schema.sample_weight) {
       prepared.has_weights = true;
       prepared.weights = prepared.columns.size();
       const Dims dims = weight_dims(port, schema.loss, first, prepared.rows);
       column.values = prepare_weights(port, data, prepared.rows, dims, weight_place(data, part));
+      column.placed = same_rows(data.placed_weight, data.sample_weight, column.values);
     } else if (std::ranges::find(schema.constants, port.name) != schema.constants.end()) {
       column.is_constant = true;
       column.values =

@@ -97,7 +97,8 @@ double ClassWeigher::weight_of(double label) const {
 
 void ClassWeigher::weigh(PreparedData& data) const {
   const Tensor& target = data.columns[data.target].values;
-  Tensor& weights = data.columns[data.weights].values;
+  Column& column = data.columns[data.weights];
+  Tensor& weights = column.values;
   if (target.num_elements() != weights.num_elements()) {
     throw DataError({.what = "class_weights: the labels are not one class for each weight",
                      .hint = "Give class labels [N]; for several labels a row, set weigh_places of "
@@ -107,6 +108,7 @@ void ClassWeigher::weigh(PreparedData& data) const {
   std::vector<double> weighed = weights.to_doubles();
   for (std::size_t i = 0; i < weighed.size(); ++i) weighed[i] *= weight_of(labels[i]);
   weights = Tensor::from(weighed, weights.dims()).cast(weights.dtype());
+  column.placed = {};
 }
 
 std::string class_weights_text(const FitOptions& options) {

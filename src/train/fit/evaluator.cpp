@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "device/device_tensor.h"
 #include "onnxgrad/option_error.h"
 #include "train/session/batch_filler.h"
 #include "train/session/forward_runner.h"
@@ -88,16 +89,30 @@ void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
 
 void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows) {
   Execution& execution = plan(data, rows);
+  InUse in_use(evaluation_->executor());
   if (rows < evaluation_->fixed_rows()) {
     bind_filled(execution, data, begin, rows);
   } else {
-    for (std::size_t c = 0; c < data.columns.size(); ++c) {
-      Evaluation::bind(execution, c, data.columns[c].row(begin));
-    }
+    bind(execution, data, begin, rows, in_use);
   }
   sums_ += evaluation_->run(execution);
   rows_ += rows;
   if (metrics_ && metrics_->needs_rows()) add_metric_rows(execution, data, begin, rows);
+}
+
+// Rows in the memory of the device are read there.
+void Evaluator::bind(Execution& execution, const PreparedData& data, std::int64_t begin,
+                     std::int64_t rows, InUse& in_use) {
+  runtime::Executor& executor = evaluation_->executor();
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    const Column& column = data.columns[c];
+    if (executor.has_in_memory(column.placed)) {
+      const DeviceTensor batch = device::aligned(column.placed.rows(begin, begin + rows));
+      executor.bind(execution, c, in_use.add(batch));
+    } else {
+      Evaluation::bind(execution, c, column.row(begin));
+    }
+  }
 }
 
 void Evaluator::bind_filled(Execution& execution, const PreparedData& data, std::int64_t begin,

@@ -83,6 +83,8 @@ class Evaluator {
   std::int64_t batch_of(std::int64_t batch_size) const {
     return evaluation_->fixed_rows() > 0 ? evaluation_->fixed_rows() : batch_size;
   }
+  void bind(runtime::Execution& execution, const PreparedData& data, std::int64_t begin,
+            std::int64_t rows, InUse& in_use);
   void bind_filled(runtime::Execution& execution, const PreparedData& data, std::int64_t begin,
                    std::int64_t rows);
   void add_metric_rows(const runtime::Execution& execution, const PreparedData& data,

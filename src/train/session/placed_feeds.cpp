@@ -14,33 +14,18 @@
 // Calls of a session with feeds in any memory.
 
 namespace onnxgrad::train {
-namespace {
 
-// The feeds of a call that its work may still read when the call ends, also by an exception.
-class InUse {
- public:
-  InUse(const PlacedFeeds& feeds, Session& session) : feeds_(feeds), session_(session) {}
-  ~InUse() {
-    try {
-      std::vector<DeviceTensor> read;
-      for (const NamedDeviceTensor& feed : feeds_.on_device) read.push_back(feed.tensor);
-      session_.runner().executor().keep_in_use(std::move(read));
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the next call reports what the device does
-    }
+InUse::~InUse() {
+  if (tensors_.empty()) return;
+  try {
+    executor_.keep_in_use(std::move(tensors_));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the next call reports what the device does
   }
-  InUse(const InUse&) = delete;
-  InUse& operator=(const InUse&) = delete;
-
- private:
-  const PlacedFeeds& feeds_;
-  Session& session_;
-};
-
-}  // namespace
+}
 
 // The model's inputs stay where they are. Values of the host are read of targets, which are
 // checked, of texts, of batches that are filled up, and of what decides a loss.
-PlacedFeeds Session::place(const NamedDeviceTensors& feeds) const {
+PlacedFeeds Session::place(const NamedDeviceTensors& feeds, InUse& in_use) const {
   const bool reads_values = batch_.fixed_rows() > 0 || texts_ != nullptr || awaits_labels(*this);
   PlacedFeeds placed;
   for (const auto& [name, tensor] : feeds) {
@@ -50,7 +35,7 @@ PlacedFeeds Session::place(const NamedDeviceTensors& feeds) const {
     if (!reads_values && is_input && step_->executor().has_in_memory(tensor)) {
       placed.all.push_back(
           {.name = name, .tensor = Tensor::view(tensor.dtype(), tensor.dims(), nullptr, nullptr)});
-      placed.on_device.push_back({.name = name, .tensor = tensor});
+      placed.on_device.push_back({.name = name, .tensor = in_use.add(device::aligned(tensor))});
     } else {
       placed.all.push_back({.name = name, .tensor = tensor.to_host()});
     }
@@ -59,21 +44,21 @@ PlacedFeeds Session::place(const NamedDeviceTensors& feeds) const {
 }
 
 StepResult Session::step(const NamedDeviceTensors& feeds) {
-  const PlacedFeeds placed = place(feeds);
-  const InUse in_use(placed, *this);
+  InUse in_use(step_->executor());
+  const PlacedFeeds placed = place(feeds, in_use);
   return step(placed.all, placed.on_device);
 }
 
 EvaluationResult Session::evaluate(const NamedDeviceTensors& feeds) {
-  const PlacedFeeds placed = place(feeds);
-  const InUse in_use(placed, *this);
+  InUse in_use(step_->executor());
+  const PlacedFeeds placed = place(feeds, in_use);
   return evaluate(placed.all, placed.on_device);
 }
 
 std::vector<DeviceTensor> Session::predict_on_device(const NamedDeviceTensors& feeds,
                                                      std::span<const std::string> output_names) {
-  PlacedFeeds placed = place(feeds);
-  const InUse in_use(placed, *this);
+  InUse in_use(step_->executor());
+  PlacedFeeds placed = place(feeds, in_use);
   std::vector<DeviceTensor> results;
   if (filler().rows_to_split(placed.all)) {
     for (Tensor& output : predict(placed.all, output_names)) {

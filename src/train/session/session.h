@@ -170,7 +170,7 @@ class Session {
   template <class T>
   void change(T& option, T value);
   using OnDevice = std::span<const NamedDeviceTensor>;  ///< see PlacedFeeds
-  PlacedFeeds place(const NamedDeviceTensors& feeds) const;
+  PlacedFeeds place(const NamedDeviceTensors& feeds, InUse& in_use) const;
   StepResult step(const NamedTensors& feeds, OnDevice on_device);
   StepResult step_on(const NamedTensors& feeds, OnDevice on_device);
   EvaluationResult evaluate(const NamedTensors& feeds, OnDevice on_device);

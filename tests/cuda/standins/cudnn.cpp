@@ -4,19 +4,25 @@
 // attributes and sizes that do not fit are errors. Heuristics propose engines of which the first
 // rounds factors to 10 bits (notes TENSOR_CORE, DOWN_CONVERT_INPUTS), the second is not
 // deterministic, the third has no plan, the fourth fails when it runs, and the fifth needs
-// workspace, which it overwrites.
+// workspace, which it overwrites. A plan as JSON is a text of its own.
 
 #include <array>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "cudnn_operations.h"
+#include "cudnn_plan_text.h"
 #include "device/cuda/dnn_api.h"
 #include "hooks.h"
+
+// Counts a call, or something else that can fail, and returns an error that is injected into it.
+#define ENTER(function) \
+  if (const int error = injected_error(#function); error != kOk) return error
 
 namespace {
 
@@ -26,8 +32,10 @@ using onnxgrad::cuda_standin::DnnOperation;
 using onnxgrad::cuda_standin::DnnTensor;
 using onnxgrad::cuda_standin::injected_error;
 using onnxgrad::cuda_standin::is_consistent;
+using onnxgrad::cuda_standin::plan_from;
 using onnxgrad::cuda_standin::run_operations;
 using onnxgrad::cuda_standin::submit_work;
+using onnxgrad::cuda_standin::to_text;
 
 enum Status : int { kOk = 0, kBadParam = 2000, kNotSupported = 3000, kExecutionFailed = 5000 };
 enum Engine : int { kRounds, kNotDeterministic, kNoPlan, kFails, kWithWorkspace, kPlain };
@@ -140,7 +148,10 @@ const Attributes& attributes_of(int type) {
       {kReshapeOperation, {{kReshapeX, {kTypeDescriptor}}, {kReshapeX + 1, {kTypeDescriptor}}}},
       {kGraph, {{kGraphHandle, {kTypeHandle}}, {kGraphOperations, {kTypeDescriptor, 0}}}},
       {kHeuristic, {{kHeurGraph, {kTypeDescriptor}}, {api::kHeurMode, {kTypeHeurMode}}}},
-      {kPlan, {{kPlanConfig, {kTypeDescriptor}}, {kPlanHandle, {kTypeHandle}}}},
+      {kPlan,
+       {{kPlanConfig, {kTypeDescriptor, 1, true}},
+        {kPlanJson, {kTypeChar, 0, true}},
+        {kPlanHandle, {kTypeHandle}}}},
       {kVariantPack,
        {{kPackUids, {kTypeInt64, 0}},
         {kPackPointers, {kTypePointer, 0}},
@@ -187,6 +198,26 @@ bool take_tensor(const Descriptor& from, int attribute, DnnTensor& to) {
         .is_virtual = tensor->number(api::kTensorIsVirtual) != 0,
         .is_by_value = tensor->number(api::kTensorIsByValue) != 0};
   return true;
+}
+
+// A plan of a configuration, or one that was written as text.
+int finalize_plan(Descriptor& one) {
+  if (one.has(api::kPlanConfig) == one.has(api::kPlanJson)) return kBadParam;
+  if (one.has(api::kPlanJson)) {
+    ENTER(plan_from_json);
+    const auto& characters = one.values.at(api::kPlanJson).numbers;
+    const auto plan = plan_from(std::string(characters.begin(), characters.end()));
+    if (!plan) return kBadParam;
+    one.engine = plan->engine;
+    one.operations = std::make_shared<const Operations>(plan->operations);
+    return kOk;
+  }
+  const Descriptor* const config = linked(one, api::kPlanConfig);
+  if (config == nullptr) return kBadParam;
+  if (config->engine == kNoPlan) return kNotSupported;
+  one.engine = config->engine;
+  one.operations = config->operations;
+  return kOk;
 }
 
 // Reads the tensors of an operation from its attributes.
@@ -288,9 +319,6 @@ bool have_engines(const Operations& operations) {
 
 }  // namespace
 
-#define ENTER(function) \
-  if (const int error = injected_error(#function); error != kOk) return error
-
 extern "C" {
 
 std::size_t cudnnGetVersion() { return 91400; }
@@ -354,6 +382,9 @@ int cudnnBackendSetAttribute(void* descriptor, int attribute, int type, std::int
       case api::kTypeDescriptor:
         value.pointers.push_back(static_cast<void* const*>(elements)[i]);
         break;
+      case api::kTypeChar:
+        value.numbers.push_back(static_cast<const char*>(elements)[i]);
+        break;
       default:
         value.numbers.push_back(static_cast<const int*>(elements)[i]);
     }
@@ -393,10 +424,7 @@ int cudnnBackendFinalize(void* descriptor) {
       if (before == nullptr) return kBadParam;
       break;
     case api::kPlan:
-      before = linked(one, api::kPlanConfig);
-      if (before == nullptr) return kBadParam;
-      if (before->engine == kNoPlan) return kNotSupported;
-      one.engine = before->engine;
+      status = finalize_plan(one);
       break;
     default:
       break;
@@ -451,6 +479,12 @@ int cudnnBackendGetAttribute(void* descriptor, int attribute, int type, std::int
   if (one.type == api::kPlan && attribute == api::kPlanWorkspace && type == api::kTypeInt64) {
     *static_cast<std::int64_t*>(to) = one.engine == kWithWorkspace ? kWorkspace : 0;
     *count = 1;
+    return kOk;
+  }
+  if (one.type == api::kPlan && attribute == api::kPlanJson && type == api::kTypeChar) {
+    const std::string text = to_text({.engine = one.engine, .operations = *one.operations});
+    *count = std::ssize(text);
+    if (wanted >= *count) std::memcpy(to, text.data(), text.size());
     return kOk;
   }
   return kBadParam;
