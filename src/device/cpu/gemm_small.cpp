@@ -23,7 +23,8 @@ struct SmallPlan : GemmProblem<T> {
   ColumnSplit columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};  ///< of wide and narrow B panels
   bool fetches = false;                          ///< long sums prefetch C and A
-  bool shares_rows = false;  ///< threads share the tiles of a B panel, not the B panels
+  /// Chunks for threads: each has a part of the rows of tiles in a part of the B panels.
+  std::int64_t row_parts = 1, panel_parts = 1;
 };
 
 /// Calls run(tile, rows) for B panels [first, last); `tile` is at C[0, 0].
@@ -103,13 +104,15 @@ void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed)
                     });
     tile.b = packed;
   }
-  on_threads(plan.threads, [&](const Chunk& chunk) {
+  const std::int64_t parts = plan.row_parts * plan.panel_parts;
+  on_threads(plan.threads, parts, [&](const Chunk& chunk) {
+    const Chunk rows{.index = chunk.index / plan.panel_parts, .count = plan.row_parts};
+    const Chunk panels{.index = chunk.index % plan.panel_parts, .count = plan.panel_parts};
     const std::int64_t count = plan.columns.count();
-    const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
-    const std::int64_t last = plan.shares_rows ? count : chunk.last(count);
-    visit_b_panels(plan, tile, first, last, [&](GemmTile<T>& top, const RowSplit<T>& rows) {
-      plan.shares_rows ? run_row_chunk(top, rows, chunk) : run_rows(top, rows);
-    });
+    visit_b_panels(plan, tile, panels.first(count), panels.last(count),
+                   [&](GemmTile<T>& top, const RowSplit<T>& all) {
+                     rows.count > 1 ? run_row_chunk(top, all, rows) : run_rows(top, all);
+                   });
   });
 }
 
@@ -206,6 +209,24 @@ void run_dots(const void* data, const GemmOperands& operands) {
   });
 }
 
+/// Cuts C for threads, which read all of what they do not share: all of B if they share rows. That
+/// should not be a large B, often a weight: the thread that updates it then takes lines away from
+/// all others.
+template <class T>
+void plan_parts(SmallPlan<T>& plan) {
+  constexpr double kEven = 1.15;  // largest ratio of the longest chunk to the average
+  const std::int64_t threads = plan.threads;
+  const std::int64_t tiles = plan.wide_rows.count();
+  const std::int64_t panels = plan.columns.count();
+  const bool shares_rows = tiles >= panels && (plan.n <= plan.m || panels % threads != 0);
+  plan.row_parts = shares_rows ? threads : 1;
+  plan.panel_parts = shares_rows ? 1 : threads;
+  const std::int64_t longest = ceil_div(tiles, plan.row_parts) * ceil_div(panels, plan.panel_parts);
+  if (static_cast<double>(longest * threads) <= kEven * static_cast<double>(tiles * panels)) return;
+  plan.panel_parts = std::min(panels, kChunksPerThread * threads);
+  plan.row_parts = std::min(tiles, ceil_div(kChunksPerThread * threads, plan.panel_parts));
+}
+
 template <class T>
 void plan_b_panels(SmallPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
   const GemmTarget<T>& target = *plan.target;
@@ -261,11 +282,7 @@ PreparedGemm prepare_small_gemm(const GemmProblem<T>& gemm, bool by_dots) {
     prepared.scratch_bytes = tile.b_step * std::max<std::int64_t>(k, 1) * kSize;
   }
   plan_b_panels(*plan, m, n);
-  const std::int64_t b_panels = plan->columns.count();
-  // A thread reads all of what is not shared. That should not be a large B, often a weight: the
-  // thread that updates it then takes lines away from all others.
-  plan->shares_rows =
-      plan->wide_rows.count() >= b_panels && (n <= m || b_panels % gemm.threads != 0);
+  plan_parts(*plan);
   return finish(run_tiles<T>, "tiles");
 }
 
