@@ -14,8 +14,8 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 simulated_env = $(pytest_env) ONNXGRAD_DEVICE=simulated \
   ONNXGRAD_DEVICE_PLUGINS=$(root)/build/$(preset)/tests/libonnxgrad_simulated_device.so
 cuda = $(root)/build/$(preset)/tests/cuda
-# Stand-ins of NVIDIA's libraries are a card: the default of every session.
-cuda_env = ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
+# Stand-ins of NVIDIA's libraries are two cards, which jobs of two processes need: the default of every session.
+cuda_env = ONNXGRAD_STANDIN_CARDS=2 ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
 preset ?= release
 jobs ?= 2
 
