@@ -122,8 +122,9 @@ int nvrtcCompileProgram(void* handle, int num_options, const char* const* option
                         << (program.text.find("__syncthreads") != std::string::npos) << "; }\n";
   const fs::path image = folder.path / "kernel.so";
   const fs::path log = folder.path / "log";
-  const std::string command = ONNXGRAD_KERNEL_COMPILER " -shared -o " + image.string() + " " +
-                              source.string() + " 2> " + log.string();
+  // Only what kernels call: the linker would spend more time on other libraries than on the kernel.
+  const std::string command = ONNXGRAD_KERNEL_COMPILER " -shared -nostdlib -o " + image.string() +
+                              " " + source.string() + " -lm -lc -lgcc 2> " + log.string();
   const bool is_compiled = std::system(command.c_str()) == 0;
   program.log = contents(log);
   if (!is_compiled) return kCompilation;
