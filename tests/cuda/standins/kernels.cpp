@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <utility>
 
@@ -159,11 +160,13 @@ Function* find_function(Module& module, const char* name) {
   const auto* words =
       static_cast<const int*>(::dlsym(module.library, (std::string(name) + "_words").c_str()));
   if (run == nullptr || words == nullptr) return nullptr;
-  module.functions.push_back(new Function{.run = run,
-                                          .machine = module.machine,
-                                          .has_barriers = module.has_barriers,
-                                          .words = *words,
-                                          .name = name});
+  static auto* functions =
+      new std::deque<Function>;  // to the end: they may be called when unloaded
+  module.functions.push_back(&functions->emplace_back(Function{.run = run,
+                                                               .machine = module.machine,
+                                                               .has_barriers = module.has_barriers,
+                                                               .words = *words,
+                                                               .name = name}));
   return module.functions.back();
 }
 
