@@ -14,8 +14,8 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 simulated_env = $(pytest_env) ONNXGRAD_DEVICE=simulated \
   ONNXGRAD_DEVICE_PLUGINS=$(root)/build/$(preset)/tests/libonnxgrad_simulated_device.so
 cuda = $(root)/build/$(preset)/tests/cuda
-# Stand-ins of NVIDIA's libraries are a card: the default of every session.
-cuda_env = ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
+# Stand-ins of NVIDIA's libraries are two cards, which jobs of two processes need: the default of every session.
+cuda_env = ONNXGRAD_STANDIN_CARDS=2 ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
 preset ?= release
 jobs ?= 2
 
@@ -74,11 +74,14 @@ pytest: build ## the Python tests, samples of them on the simulated device and o
 test-device: build ## all Python tests with the simulated device in place of the CPU
 	@$(simulated_env) python -m pytest -n $(jobs) -q
 
+# The operator cases of a filter in as many processes as there are jobs.
+cuda_shards = shards=(); for i in $$(seq 0 $$(($(jobs) - 1))); do \
+  $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
+    build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(1)' & shards+=($$!); done; \
+  failed=0; for shard in "$${shards[@]}"; do wait $$shard || failed=1; done; exit $$failed
+
 cuda-cases: build
-	@shards=(); for i in $$(seq 0 $$(($(jobs) - 1))); do \
-	  $(cuda_env) GTEST_TOTAL_SHARDS=$(jobs) GTEST_SHARD_INDEX=$$i \
-	    build/$(preset)/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='Cuda*' & shards+=($$!); done; \
-	failed=0; for shard in "$${shards[@]}"; do wait $$shard || failed=1; done; exit $$failed
+	@$(call cuda_shards,Cuda*)
 
 test-cuda-standins: cuda-cases ## all operator cases, and Python's tests of training, on stand-ins of NVIDIA's libraries
 	@$(pytest_env) $(cuda_env) ONNXGRAD_DEVICE=cuda python -m pytest -n $(jobs) -q -m "device_sample or cuda_sample"
@@ -91,13 +94,12 @@ test-cuda-texts: build ## the texts of all kernels through the real NVRTC, for f
 test-cuda-plans: build ## plans of convolutions, pools and attention by the real cuDNN, for the properties of a card
 	@python scripts/cuda_plans.py build/$(preset)
 
+test-cuda-sanitizers: preset = asan-cuda
 test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN and UBSAN (cases=FILTER)
-	@cmake --preset asan >/dev/null
-	@cmake --build --preset asan -j $(jobs) --target onnxgrad_ops_test \
+	@cmake --preset $(preset) >/dev/null
+	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad_ops_test \
 	  onnxgrad_standin_driver onnxgrad_standin_nvrtc onnxgrad_standin_cublaslt onnxgrad_standin_cudnn
-	@ONNXGRAD_CUDA_PATH=$(root)/build/asan/tests/cuda ONNXGRAD_CUDA_CACHE=$(root)/build/asan/tests/cuda/images \
-	  ONNXGRAD_STANDIN_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all --param=asan-stack=0' \
-	  build/asan/src/ops/onnxgrad_ops_test --gtest_brief=1 --gtest_filter='$(or $(cases),Cuda/*)'
+	@$(call cuda_shards,$(or $(cases),Cuda/*))
 
 cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
 	@preset=$(preset) scripts/cuda_archive.sh

@@ -477,7 +477,7 @@ def test_lines_when_piped(classifier, blobs, capsys):
     assert "\x1b" not in found.err
     classifier.fit(X, y, epochs=3, verbose=0)
     assert capsys.readouterr() == ("", "")
-    classifier.fit(X, y, epochs=1000, verbose=1)
+    classifier.fit(X, y, epochs=1000, batch_size=len(X), verbose=1)
     assert 100 <= len(capsys.readouterr().err.splitlines()) <= 110
 
 

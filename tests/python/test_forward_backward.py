@@ -348,7 +348,7 @@ import resource, sys
 import numpy as np
 import onnxgrad as og
 runner = og.ForwardBackward(sys.argv[1])
-X = np.ones((2000, 64), np.float32)
+X = np.ones((2000, 4), np.float32)
 def run(times):
     for _ in range(times):
         outputs = runner.forward([X])
@@ -359,7 +359,7 @@ after = run(300)
 print(after - before)
 """
     path = tmp_path / "model.onnx"
-    onnx.save(mlp_proto([64, 256, 10]), path)
+    onnx.save(mlp_proto([4, 256, 2]), path)
     done = run_python(code, path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 8 * 1024  # KiB; one pass saves 2 MB

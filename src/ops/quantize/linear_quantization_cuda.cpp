@@ -1,18 +1,19 @@
 #include <algorithm>
 #include <cstdint>
-#include <limits>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/visit_types.h"
 #include "ops/block_text_cuda.h"
 #include "ops/kernel_support.h"
 #include "ops/kernel_support_cuda.h"
+#include "ops/quantize/small_types.h"
 
-// QuantizeLinear and DequantizeLinear between float32 and integers of whole bytes. A tensor is
-// [outer, size, inner] around the axis; scales are one, [size] or [outer, blocks, inner].
+// QuantizeLinear and DequantizeLinear between float32 and integers, which QuantizeLinear writes as
+// whole bytes only. A tensor is [outer, size, inner] around the axis; scales are one, [size] or
+// [outer, blocks, inner].
 
 namespace onnxgrad::ops::linear_quantization_cuda {
 namespace {
@@ -36,7 +37,7 @@ OG_KERNEL(og_quantize, 10) {
   const og_q* const zeros = a.pointer<og_q>(2);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
     const og_i64 s = og_scale_of(a, i);
-    const float zero = zeros == 0 ? 0.0f : (float)zeros[s];
+    const float zero = zeros == 0 ? 0.0f : og_number(zeros, s);
     float steps = rintf(a.pointer<float>(0)[i] / a.pointer<float>(1)[s]) + zero;
     const float low = (float)a.integer(8), high = (float)a.integer(9);
     steps = !(steps > low) ? low : steps > high ? high : steps;  // NaN: low
@@ -48,11 +49,31 @@ OG_KERNEL(og_dequantize, 10) {
   const og_q* const zeros = a.pointer<og_q>(2);
   for (og_i64 i = og_first(); i < a.integer(4); i += og_stride()) {
     const og_i64 s = og_scale_of(a, i);
-    const float zero = zeros == 0 ? 0.0f : (float)zeros[s];
-    a.pointer<float>(3)[i] = ((float)a.pointer<og_q>(0)[i] - zero) * a.pointer<float>(1)[s];
+    const float zero = zeros == 0 ? 0.0f : og_number(zeros, s);
+    a.pointer<float>(3)[i] = (og_number(a.pointer<og_q>(0), i) - zero) * a.pointer<float>(1)[s];
   }
 }
 )";
+
+// Integers of whole bytes, and packed ones, the first in the lowest bits of a byte.
+constexpr const char* kWhole =
+    "OG_FUNCTION float og_number(const og_q* from, og_i64 i) { return (float)from[i]; }\n";
+constexpr const char* kPacked = R"(
+OG_FUNCTION float og_number(const og_q* from, og_i64 i) {
+  const int in_byte = 8 / OG_NUM_BITS;
+  const int code = from[i / in_byte] >> (int)(i % in_byte) * OG_NUM_BITS & ((1 << OG_NUM_BITS) - 1);
+  return (float)(code - ((code & OG_SIGN) << 1));
+}
+)";
+
+// Text of the type that integers are stored as, and of the function that reads one.
+std::string text_of_integers(DataType dtype) {
+  const int bits = size_bits(dtype);
+  if (bits >= 8) return typedefs({{"og_q", text_type(dtype)}}) + kWhole;
+  const int sign = integer_range(dtype).low < 0 ? 1 << (bits - 1) : 0;
+  return typedefs({{"og_q", text_type(DataType::kUint8)}}) + "#define OG_NUM_BITS " +
+         std::to_string(bits) + "\n#define OG_SIGN " + std::to_string(sign) + kPacked;
+}
 
 struct Space {
   std::int64_t size = 1, inner = 1, block = -1;
@@ -78,18 +99,19 @@ std::optional<Space> space_of(const KernelRequest& request) {
   return space;
 }
 
+bool is_integer_of(DataType dtype, std::initializer_list<DataType> types) {
+  return std::ranges::find(types, dtype) != types.end();
+}
+
 KernelOffer offer_kernel(const KernelRequest& request, const char* name, DataType integers,
-                         DataType reals, bool has_32_bits) {
-  std::int64_t least = 0;
-  std::int64_t largest = 0;
-  base::visit_types<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t>(
-      integers, [&]<class T>(T) {
-        least = std::int64_t{std::numeric_limits<T>::lowest()};
-        largest = std::int64_t{std::numeric_limits<T>::max()};
-      });
-  if (largest == 0 && !(has_32_bits && integers == DataType::kInt32)) {
-    return decline_dtype(request, integers);
-  }
+                         DataType reals, bool is_read) {
+  const bool is_known = is_integer_of(
+      integers, {DataType::kInt8, DataType::kUint8, DataType::kInt16, DataType::kUint16});
+  const bool is_only_read = is_integer_of(
+      integers,
+      {DataType::kInt2, DataType::kUint2, DataType::kInt4, DataType::kUint4, DataType::kInt32});
+  if (!is_known && !(is_read && is_only_read)) return decline_dtype(request, integers);
+  const IntegerRange range = integer_range(integers);
   if (reals != DataType::kFloat32) return decline_dtype(request, reals);
   if (request.inputs[1].dtype != DataType::kFloat32) {
     return decline_dtype(request, request.inputs[1].dtype);
@@ -106,12 +128,13 @@ KernelOffer offer_kernel(const KernelRequest& request, const char* name, DataTyp
   std::vector<Word> words{Word::argument(0), Word::argument(1),
                           optional_argument(has_zeros ? 2 : -1),
                           Word::argument(static_cast<std::int64_t>(request.inputs.size()))};
-  add_integers(words, {elements, space->size, space->inner, space->block, least, largest});
+  add_integers(words,
+               {elements, space->size, space->inner, space->block,
+                static_cast<std::int64_t>(range.low), static_cast<std::int64_t>(range.high)});
   KernelOffer offer;
-  offer.kernel = prepared(
-      text_kernel_over(request, elements, typedefs({{"og_q", text_type(integers)}}) + kText, name,
-                       std::move(words)),
-      "element by element");
+  offer.kernel = prepared(text_kernel_over(request, elements, text_of_integers(integers) + kText,
+                                           name, std::move(words)),
+                          "element by element");
   return offer;
 }
 

@@ -129,6 +129,20 @@ bool fits(const Desc& desc, const Layout& a, const Layout& b, const Layout& c, c
   return has_shape && has_batch && has_types && strides;
 }
 
+// A factor of a product, its rows [rows, columns] one after the other, or transposed.
+std::vector<double> factor(const std::byte* memory, const Layout& layout, std::int64_t batch,
+                           bool transposed, int compute) {
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(layout.rows * layout.columns));
+  for (std::int64_t i = 0; i < (transposed ? layout.columns : layout.rows); ++i) {
+    for (std::int64_t j = 0; j < (transposed ? layout.rows : layout.columns); ++j) {
+      const std::int64_t at = transposed ? j + i * layout.leading : i + j * layout.leading;
+      values.push_back(rounded(read(memory, layout.type, batch * layout.stride + at), compute));
+    }
+  }
+  return values;
+}
+
 int multiply(const Desc& desc, const std::array<Layout, 3>& layouts,
              const std::array<std::uint64_t, 3>& addresses) {
   const auto& [a, b, d] = layouts;
@@ -143,17 +157,21 @@ int multiply(const Desc& desc, const std::array<Layout, 3>& layouts,
     bias = card_memory(desc.bias, static_cast<std::size_t>(d.rows) * bytes_of(d.type));
     if (bias == nullptr) return kIllegalAddress;
   }
-  const std::int64_t k = desc.transposed_a ? a.rows : a.columns;
+  const auto rows = static_cast<std::size_t>(d.rows);
+  const auto k = static_cast<std::size_t>(desc.transposed_a ? a.rows : a.columns);
   for (std::int64_t batch = 0; batch < d.batch; ++batch) {
+    // [k, rows] and [columns, k]
+    const auto left = factor(memory[0], a, batch, !desc.transposed_a, desc.compute);
+    const auto right = factor(memory[1], b, batch, !desc.transposed_b, desc.compute);
     for (std::int64_t j = 0; j < d.columns; ++j) {
+      std::vector<double> sums(rows);
+      for (std::size_t p = 0; p < k; ++p) {
+        const double scale = right[static_cast<std::size_t>(j) * k + p];
+        const double* const of = left.data() + p * rows;
+        for (std::size_t i = 0; i < rows; ++i) sums[i] += of[i] * scale;
+      }
       for (std::int64_t i = 0; i < d.rows; ++i) {
-        double sum = 0;
-        for (std::int64_t p = 0; p < k; ++p) {
-          const std::int64_t left = desc.transposed_a ? p + i * a.leading : i + p * a.leading;
-          const std::int64_t right = desc.transposed_b ? j + p * b.leading : p + j * b.leading;
-          sum += rounded(read(memory[0], a.type, batch * a.stride + left), desc.compute) *
-                 rounded(read(memory[1], b.type, batch * b.stride + right), desc.compute);
-        }
+        double sum = sums[static_cast<std::size_t>(i)];
         if (has_bias) sum += read(bias, d.type, i);
         if (desc.epilogue == cuda::kEpilogueReluBias) sum = sum > 0 ? sum : 0;
         write(memory[2], d.type, batch * d.stride + i + j * d.leading, sum);

@@ -85,6 +85,7 @@ struct State {
   std::recursive_mutex mutex;
   Memory memory;
   std::set<Stream*> streams;
+  std::deque<Graph> graphs;  // to the end: one that is destroyed may still be queued
   std::mt19937 random{static_cast<unsigned>(
       std::getenv("ONNXGRAD_STANDIN_SEED") ? std::atoi(std::getenv("ONNXGRAD_STANDIN_SEED")) : 1)};
   double clock_ms = 0;
@@ -311,7 +312,6 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   return kOk;
 }
 int cuCtxSetCurrent(void*) { return kOk; }
-
 int cuStreamCreate(void** stream, unsigned) {
   ENTER(cuStreamCreate);
   auto* made = new Stream;
@@ -532,7 +532,7 @@ int cuStreamBeginCapture_v2(void* stream, int) {
   ENTER(cuStreamBeginCapture);
   auto& one = *static_cast<Stream*>(stream);
   if (one.capture != nullptr) return kCaptureUnsupported;
-  one.capture = new Graph;
+  one.capture = &state().graphs.emplace_back();
   one.began_capture = true;
   one.last.clear();
   return kOk;
@@ -566,10 +566,11 @@ int cuStreamEndCapture(void* stream, void** graph) {
 }
 
 int cuGraphCreate(void** graph, unsigned) {
-  *graph = new Graph;
+  ENTER(cuGraphCreate);
+  *graph = &state().graphs.emplace_back();
   return kOk;
 }
-int cuGraphDestroy(void*) { return kOk; }  // instances of it may still be queued
+int cuGraphDestroy(void*) { return kOk; }
 int cuGraphAddChildGraphNode(void** node, void* graph, void* const* before, std::size_t count,
                              void* child) {
   ENTER(cuGraphAddChildGraphNode);
@@ -585,7 +586,7 @@ int cuGraphAddChildGraphNode(void** node, void* graph, void* const* before, std:
 }
 int cuGraphInstantiateWithFlags(void** instance, void* graph, unsigned long long) {
   ENTER(cuGraphInstantiate);
-  *instance = new Graph(*static_cast<Graph*>(graph));
+  *instance = &state().graphs.emplace_back(*static_cast<Graph*>(graph));
   return kOk;
 }
 int cuGraphUpload(void*, void*) { return kOk; }

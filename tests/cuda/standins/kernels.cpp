@@ -1,7 +1,6 @@
 #include "kernels.h"
 
 #include <dlfcn.h>
-#include <setjmp.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <numeric>
 #include <utility>
 
 namespace onnxgrad::cuda_standin {
@@ -28,12 +26,13 @@ namespace {
 
 constexpr std::size_t kStack = 64 << 10;
 
+// A thread of a block. Fibers wait for the next block where they are: switching by a context takes
+// two calls of the system.
 struct Fiber {
   ucontext_t first;  // where it begins
-  jmp_buf at;        // where it goes on: jumps leave the mask of signals alone, unlike contexts
+  void* at[5] = {};  // where it goes on
   std::unique_ptr<std::byte[]> stack;
   Index index;
-  bool is_begun = false;
   bool is_done = false;
 };
 
@@ -41,40 +40,38 @@ struct Fiber {
 struct Running {
   const Function* function = nullptr;
   const void* parameters = nullptr;
-  jmp_buf scheduler;
+  void* scheduler[5] = {};
   Fiber* fiber = nullptr;
-  std::deque<Fiber> fibers;  // kept for the next grid, with their stacks; a context cannot move
+  std::vector<std::unique_ptr<Fiber>> fibers;  // kept for the next grid; a context cannot move
 };
 Running running;
 
-void enter_fiber() {
-  running.function->run(running.parameters);
-  running.fiber->is_done = true;
-  _longjmp(running.scheduler, 1);
+// Not inline: GCC drops the way back of a function that marks a place and jumps to another.
+[[noreturn, gnu::noinline]] void jump(void** to) { __builtin_longjmp(to, 1); }
+
+[[gnu::noinline]] void wait_at_barrier() {
+  if (__builtin_setjmp(running.fiber->at) == 0) jump(running.scheduler);
 }
 
-void wait_at_barrier() {
-  if (_setjmp(running.fiber->at) == 0) _longjmp(running.scheduler, 1);
+void run_fiber() {
+  for (;;) {
+    running.function->run(running.parameters);
+    running.fiber->is_done = true;
+    wait_at_barrier();
+  }
 }
 
-void start(Fiber& fiber, const Index& thread) {
-  fiber.index = thread;
-  fiber.is_begun = false;
-  fiber.is_done = false;
-  if (fiber.stack) return;
+// Runs a fiber to its next barrier, or to its end.
+[[gnu::noinline]] void resume(Fiber& fiber) {
+  running.fiber = &fiber;
+  if (__builtin_setjmp(running.scheduler) != 0) return;
+  if (fiber.stack) jump(fiber.at);
   fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStack);
   getcontext(&fiber.first);
   fiber.first.uc_stack.ss_sp = fiber.stack.get();
   fiber.first.uc_stack.ss_size = kStack;
   fiber.first.uc_link = nullptr;
-}
-
-// Runs a fiber to its next barrier, or to its end.
-void resume(Fiber& fiber) {
-  running.fiber = &fiber;
-  if (_setjmp(running.scheduler) != 0) return;
-  if (std::exchange(fiber.is_begun, true)) _longjmp(fiber.at, 1);
-  makecontext(&fiber.first, enter_fiber, 0);
+  makecontext(&fiber.first, run_fiber, 0);
   setcontext(&fiber.first);
 }
 
@@ -88,29 +85,42 @@ std::vector<Index> threads_of(std::array<unsigned, 3> block) {
   return threads;
 }
 
-template <class T>
-void shuffle(std::vector<T>& items, const std::function<std::uint32_t(std::uint32_t)>& random) {
-  for (std::size_t i = items.size(); i > 1; --i) {
-    std::swap(items[i - 1], items[random(static_cast<std::uint32_t>(i))]);
+// A fast order of threads, which is taken between any two barriers (xorshift).
+class Order {
+ public:
+  explicit Order(std::uint32_t seed) : state_(seed + 1) {}
+  void shuffle(std::vector<Fiber*>& fibers) {
+    for (std::size_t i = fibers.size(); i > 1; --i) std::swap(fibers[i - 1], fibers[below(i)]);
   }
-}
 
-bool run_block(Machine& machine, const std::vector<Index>& threads,
-               const std::function<std::uint32_t(std::uint32_t)>& random) {
+ private:
+  std::size_t below(std::size_t bound) {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return static_cast<std::size_t>((state_ >> 32) * bound >> 32);
+  }
+  std::uint64_t state_;
+};
+
+bool run_block(Machine& machine, const std::vector<Index>& threads, Order& order) {
   machine.barrier = wait_at_barrier;
-  std::vector<std::size_t> order(threads.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::deque<Fiber>& fibers = running.fibers;
-  if (fibers.size() < threads.size()) fibers.resize(threads.size());
-  for (std::size_t i = 0; i < threads.size(); ++i) start(fibers[i], threads[i]);
+  while (running.fibers.size() < threads.size()) {
+    running.fibers.push_back(std::make_unique<Fiber>());
+  }
+  std::vector<Fiber*> fibers(threads.size());
+  for (std::size_t i = 0; i < threads.size(); ++i) {
+    fibers[i] = running.fibers[i].get();
+    fibers[i]->index = threads[i];
+    fibers[i]->is_done = false;
+  }
   for (;;) {
-    shuffle(order, random);
+    order.shuffle(fibers);
     std::size_t num_done = 0;
-    for (const std::size_t i : order) {
-      Fiber& fiber = fibers[i];
-      machine.thread = fiber.index;
-      resume(fiber);
-      num_done += fiber.is_done ? 1U : 0U;
+    for (Fiber* fiber : fibers) {
+      machine.thread = fiber->index;
+      resume(*fiber);
+      num_done += fiber->is_done ? 1U : 0U;
     }
     if (num_done == threads.size()) return true;
     if (num_done > 0) return false;
@@ -150,11 +160,13 @@ Function* find_function(Module& module, const char* name) {
   const auto* words =
       static_cast<const int*>(::dlsym(module.library, (std::string(name) + "_words").c_str()));
   if (run == nullptr || words == nullptr) return nullptr;
-  module.functions.push_back(new Function{.run = run,
-                                          .machine = module.machine,
-                                          .has_barriers = module.has_barriers,
-                                          .words = *words,
-                                          .name = name});
+  static auto* functions =
+      new std::deque<Function>;  // to the end: they may be called when unloaded
+  module.functions.push_back(&functions->emplace_back(Function{.run = run,
+                                                               .machine = module.machine,
+                                                               .has_barriers = module.has_barriers,
+                                                               .words = *words,
+                                                               .name = name}));
   return module.functions.back();
 }
 
@@ -172,6 +184,7 @@ bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array
   running.function = &function;
   running.parameters = words.data();
   const std::vector<Index> threads = threads_of(block);
+  Order order(function.has_barriers ? random(~std::uint32_t{0}) : 0);
   for (unsigned z = 0; z < grid[2]; ++z) {
     for (unsigned y = 0; y < grid[1]; ++y) {
       for (unsigned x = 0; x < grid[0]; ++x) {
@@ -183,7 +196,7 @@ bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array
           }
           continue;
         }
-        if (!run_block(machine, threads, random)) return false;
+        if (!run_block(machine, threads, order)) return false;
       }
     }
   }

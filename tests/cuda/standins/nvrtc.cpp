@@ -1,8 +1,8 @@
 // Stands in for NVRTC: texts are compiled by the C++ compiler into shared libraries, which the
 // stand-in of the driver loads. kernel_machine.h is what a text sees of a card. Each text is also
 // written to the folder ONNXGRAD_STANDIN_TEXTS, behind a line with its options, for
-// scripts/cuda_texts.py, which compiles it with the real NVRTC. ONNXGRAD_STANDIN_FLAGS are further
-// flags of the compiler: with a sanitizer, kernels that leave their buffers are found.
+// scripts/cuda_texts.py, which compiles it with the real NVRTC. In a build with sanitizers texts
+// have them too: kernels that leave their buffers are found.
 
 #include <unistd.h>
 
@@ -122,12 +122,9 @@ int nvrtcCompileProgram(void* handle, int num_options, const char* const* option
                         << (program.text.find("__syncthreads") != std::string::npos) << "; }\n";
   const fs::path image = folder.path / "kernel.so";
   const fs::path log = folder.path / "log";
-  const char* const flags = std::getenv("ONNXGRAD_STANDIN_FLAGS");
-  const std::string command =
-      std::string(ONNXGRAD_COMPILER) +
-      " -std=c++17 -O1 -ffp-contract=off -w -shared -fPIC -fno-exceptions " +
-      (flags == nullptr ? "" : flags) + " -o " + image.string() + " " + source.string() + " 2> " +
-      log.string();
+  // Only what kernels call: the linker would spend more time on other libraries than on the kernel.
+  const std::string command = ONNXGRAD_KERNEL_COMPILER " -shared -nostdlib -o " + image.string() +
+                              " " + source.string() + " -lm -lc -lgcc 2> " + log.string();
   const bool is_compiled = std::system(command.c_str()) == 0;
   program.log = contents(log);
   if (!is_compiled) return kCompilation;
