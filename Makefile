@@ -14,12 +14,13 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 simulated_env = $(pytest_env) ONNXGRAD_DEVICE=simulated \
   ONNXGRAD_DEVICE_PLUGINS=$(root)/build/$(preset)/tests/libonnxgrad_simulated_device.so
 cuda = $(root)/build/$(preset)/tests/cuda
+cuda_images = $(cuda)/images
 # Stand-ins of NVIDIA's libraries are two cards, which jobs of two processes need: the default of every session.
-cuda_env = ONNXGRAD_STANDIN_CARDS=2 ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda)/images ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
+cuda_env = ONNXGRAD_STANDIN_CARDS=2 ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CACHE=$(cuda_images) ONNXGRAD_STANDIN_TEXTS=$(cuda)/texts
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-plans test-cuda-sanitizers cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-plans test-cuda-sanitizers test-cuda-races cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +101,10 @@ test-cuda-sanitizers: setup ## the operator cases on the stand-ins, under ASAN a
 	@cmake --build --preset $(preset) -j $(jobs) --target onnxgrad_ops_test \
 	  onnxgrad_standin_driver onnxgrad_standin_nvrtc onnxgrad_standin_cublaslt onnxgrad_standin_cudnn
 	@$(call cuda_shards,$(or $(cases),Cuda/*))
+
+test-cuda-races: cuda_images = $(cuda)/races
+test-cuda-races: build ## the operator cases on the stand-ins, which report races of their kernels (cases=FILTER)
+	@export ONNXGRAD_STANDIN_RACES=1; $(call cuda_shards,$(or $(cases),Cuda/*))
 
 cuda-archive: build wheel ## what checks a card without a network, below 60 MiB, into dist/ (scripts/cuda_check.sh)
 	@preset=$(preset) scripts/cuda_archive.sh

@@ -519,11 +519,10 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
       }
     }
     if (kernel.run == nullptr) die(kernel.name + " runs after its module was unloaded");
-    const bool is_done =
+    const std::string fault =
         run_grid(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, translated,
                  [](std::uint32_t bound) { return state().below(bound); });
-    if (!is_done)
-      die(kernel.name + ": threads of a block wait at a barrier that others never reach");
+    if (!fault.empty()) die(kernel.name + ": " + fault);
     return kOk;
   });
 }

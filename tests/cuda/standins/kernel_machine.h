@@ -23,8 +23,8 @@ og_machine_state og_machine;
 #define gridDim og_machine.grid_dim
 #define __syncthreads() og_machine.barrier()
 
-inline unsigned long long atomicCAS(unsigned long long* at, unsigned long long expected,
-                                    unsigned long long desired) {
+__attribute__((no_sanitize_thread)) inline unsigned long long atomicCAS(
+    unsigned long long* at, unsigned long long expected, unsigned long long desired) {
   const unsigned long long old = *at;
   if (old == expected) *at = desired;
   return old;

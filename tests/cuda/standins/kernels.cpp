@@ -1,6 +1,7 @@
 #include "kernels.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -33,7 +34,10 @@ struct Fiber {
   void* at[5] = {};  // where it goes on
   std::unique_ptr<std::byte[]> stack;
   Index index;
+  std::uint32_t number = 0;  // in the block
   bool is_done = false;
+
+  Range range() const { return {stack.get(), stack.get() + kStack}; }
 };
 
 // The grid that runs: kernels run on one thread of the process at a time.
@@ -103,6 +107,13 @@ class Order {
   std::uint64_t state_;
 };
 
+// Where the kernel runs without a fiber: its elements are above the address of a local variable.
+Range stack_above(const void* local) {
+  constexpr std::size_t kMost = 256 << 10;
+  const auto* here = static_cast<const std::byte*>(local);
+  return {here - kMost, here + kMost};
+}
+
 bool run_block(Machine& machine, const std::vector<Index>& threads, Order& order) {
   machine.barrier = wait_at_barrier;
   while (running.fibers.size() < threads.size()) {
@@ -112,6 +123,7 @@ bool run_block(Machine& machine, const std::vector<Index>& threads, Order& order
   for (std::size_t i = 0; i < threads.size(); ++i) {
     fibers[i] = running.fibers[i].get();
     fibers[i]->index = threads[i];
+    fibers[i]->number = static_cast<std::uint32_t>(i);
     fibers[i]->is_done = false;
   }
   for (;;) {
@@ -119,12 +131,39 @@ bool run_block(Machine& machine, const std::vector<Index>& threads, Order& order
     std::size_t num_done = 0;
     for (Fiber* fiber : fibers) {
       machine.thread = fiber->index;
+      if (running.function->records) set_thread(fiber->number, fiber->range());
       resume(*fiber);
       num_done += fiber->is_done ? 1U : 0U;
     }
     if (num_done == threads.size()) return true;
     if (num_done > 0) return false;
+    pass_barrier();
   }
+}
+
+// Memory of a library, from its first to its last segment.
+Range range_of(const void* address) {
+  struct Search {
+    const void* address;
+    Range found;
+  } search{address, {}};
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* context) {
+        auto& s = *static_cast<Search*>(context);
+        const auto* base = reinterpret_cast<const std::byte*>(info->dlpi_addr);
+        Range all{base, base};
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          if (segment.p_type == PT_LOAD) {
+            all.end = std::max(all.end, base + segment.p_vaddr + segment.p_memsz);
+          }
+        }
+        if (!all.contains(s.address)) return 0;
+        s.found = all;
+        return 1;
+      },
+      &search);
+  return search.found;
 }
 
 }  // namespace
@@ -152,6 +191,12 @@ std::unique_ptr<Module> load_module(const void* image) {
   made->library = library;
   made->machine = machine;
   made->has_barriers = barriers != nullptr && *barriers != 0;
+  using Record = void (*)(const void*, std::size_t, bool);
+  if (auto* const record = static_cast<Record*>(::dlsym(library, "og_record"))) {
+    *record = record_access;
+    made->records = true;
+    made->shared = range_of(machine);
+  }
   return made;
 }
 
@@ -165,6 +210,8 @@ Function* find_function(Module& module, const char* name) {
   module.functions.push_back(&functions->emplace_back(Function{.run = run,
                                                                .machine = module.machine,
                                                                .has_barriers = module.has_barriers,
+                                                               .records = module.records,
+                                                               .shared = module.shared,
                                                                .words = *words,
                                                                .name = name}));
   return module.functions.back();
@@ -175,9 +222,9 @@ void unload(std::unique_ptr<Module> module) {
   ::dlclose(module->library);
 }
 
-bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
-              const std::vector<std::uint64_t>& words,
-              const std::function<std::uint32_t(std::uint32_t)>& random) {
+std::string run_grid(const Function& function, std::array<unsigned, 3> grid,
+                     std::array<unsigned, 3> block, const std::vector<std::uint64_t>& words,
+                     const std::function<std::uint32_t(std::uint32_t)>& random) {
   Machine& machine = *function.machine;
   machine.grid_dim = {grid[0], grid[1], grid[2]};
   machine.block_dim = {block[0], block[1], block[2]};
@@ -185,22 +232,28 @@ bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array
   running.parameters = words.data();
   const std::vector<Index> threads = threads_of(block);
   Order order(function.has_barriers ? random(~std::uint32_t{0}) : 0);
+  begin_grid(function.shared);
+  std::uint32_t number = 0;
   for (unsigned z = 0; z < grid[2]; ++z) {
     for (unsigned y = 0; y < grid[1]; ++y) {
       for (unsigned x = 0; x < grid[0]; ++x) {
         machine.block = {x, y, z};
+        begin_block(number++);
         if (!function.has_barriers) {  // no fibers are needed
-          for (const Index& thread : threads) {
-            machine.thread = thread;
+          for (std::size_t i = 0; i < threads.size(); ++i) {
+            machine.thread = threads[i];
+            if (function.records) set_thread(static_cast<std::uint32_t>(i), stack_above(&i));
             function.run(words.data());
           }
           continue;
         }
-        if (!run_block(machine, threads, order)) return false;
+        if (!run_block(machine, threads, order)) {
+          return "threads of a block wait at a barrier that others never reach";
+        }
       }
     }
   }
-  return true;
+  return end_grid();
 }
 
 }  // namespace onnxgrad::cuda_standin

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "races.h"
+
 namespace onnxgrad::cuda_standin {
 
 struct Machine;  // of kernel_machine.h
@@ -16,6 +18,8 @@ struct Function {
   void (*run)(const void* parameters) = nullptr;  ///< nullptr: its module has been unloaded
   Machine* machine = nullptr;
   bool has_barriers = false;  ///< of any kernel of its module
+  bool records = false;       ///< its accesses, for races.h
+  Range shared;               ///< static memory of its module
   int words = 0;
   std::string name;
 };
@@ -25,6 +29,8 @@ struct Module {
   void* library = nullptr;
   Machine* machine = nullptr;
   bool has_barriers = false;
+  bool records = false;
+  Range shared;
   std::vector<Function*> functions;  ///< that were found in it; they stay
 };
 
@@ -35,11 +41,11 @@ Function* find_function(Module& module, const char* name);
 void unload(std::unique_ptr<Module> module);
 
 /// Runs all threads of a grid, block after block; the threads of a block are fibers that run in the
-/// order of `random` between two barriers. False: some threads of a block wait at a barrier that
-/// others have not reached when they end.
-bool run_grid(const Function& function, std::array<unsigned, 3> grid, std::array<unsigned, 3> block,
-              const std::vector<std::uint64_t>& words,
-              const std::function<std::uint32_t(std::uint32_t)>& random);
+/// order of `random` between two barriers. Returns what is wrong with the kernel: threads that wait
+/// at a barrier that others have not reached when they end, or races; or "".
+std::string run_grid(const Function& function, std::array<unsigned, 3> grid,
+                     std::array<unsigned, 3> block, const std::vector<std::uint64_t>& words,
+                     const std::function<std::uint32_t(std::uint32_t)>& random);
 
 }  // namespace onnxgrad::cuda_standin
 

@@ -117,14 +117,18 @@ int nvrtcCompileProgram(void* handle, int num_options, const char* const* option
   keep_text(program.text, num_options, options);
   const Folder folder;
   const fs::path source = folder.path / "kernel.cpp";
+  const bool records = std::getenv("ONNXGRAD_STANDIN_RACES") != nullptr;
   std::ofstream(source) << "#include \"" ONNXGRAD_KERNEL_MACHINE "\"\n"
+                        << (records ? "#include \"" ONNXGRAD_KERNEL_RACES "\"\n" : "")
                         << program.text << "\nextern \"C\" { int og_has_barriers = "
                         << (program.text.find("__syncthreads") != std::string::npos) << "; }\n";
   const fs::path image = folder.path / "kernel.so";
   const fs::path log = folder.path / "log";
   // Only what kernels call: the linker would spend more time on other libraries than on the kernel.
-  const std::string command = ONNXGRAD_KERNEL_COMPILER " -shared -nostdlib -o " + image.string() +
-                              " " + source.string() + " -lm -lc -lgcc 2> " + log.string();
+  const std::string command = ONNXGRAD_KERNEL_COMPILER +
+                              std::string(records ? " -fsanitize=thread" : "") +
+                              " -shared -nostdlib -o " + image.string() + " " + source.string() +
+                              " -lm -lc -lgcc 2> " + log.string();
   const bool is_compiled = std::system(command.c_str()) == 0;
   program.log = contents(log);
   if (!is_compiled) return kCompilation;
