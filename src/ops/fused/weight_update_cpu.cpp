@@ -42,7 +42,7 @@ constexpr std::int64_t kF16BlockBytes = 384LL * 1024;  // f16/bf16 block, in the
 constexpr std::int64_t kLineBytes = 64;                // bytes of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // minimum per thread
 // Minimum multiply-adds per thread.
-constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
+constexpr std::int64_t kSharedWork = std::int64_t{1} << 17;
 
 template <class T>
 struct UpdateData {
