@@ -61,7 +61,7 @@ ok(driver.cuStreamSynchronize(stream))
 
 
 def fault_of(body, blocks=1):
-    """What the stand-ins say of a kernel; None if they say nothing."""
+    """Return the message of the stand-ins about a kernel; None if there is none."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, body, str(blocks)],
         env={**os.environ, "ONNXGRAD_STANDIN_RACES": "1"},
@@ -108,7 +108,9 @@ def test_kernels_without_races(body, blocks):
             id="no barrier behind",
         ),
         pytest.param("to[i] = blockIdx.x;", 2, "of block", id="two blocks"),
-        pytest.param("if (all == 0) to[40] = 1; to[all] = to[40];", 2, "block", id="read of another"),
+        pytest.param(
+            "if (all == 0) to[40] = 1; to[all] = to[40];", 2, "block", id="read of another"
+        ),
         pytest.param("((char*)to)[i / 2] = 1;", 1, "memory of the card", id="bytes"),
     ],
 )
