@@ -161,6 +161,19 @@ def each(entries: list[Entry], benchmark: str) -> str:
     return "; ".join(f"{name} {times(values)}" for name, values in cases.items())
 
 
+def efficiency(entries: list[Entry], benchmark: str) -> str:
+    """Return the speed-ups over one thread, divided by the threads."""
+    cases: dict[str, Figures] = collections.defaultdict(dict)
+    for entry in entries:
+        if entry.benchmark == benchmark:
+            cases[entry.workload][entry.threads] = entry.value * UNITS[entry.unit]
+    shown = []
+    for name, steps in cases.items():
+        parts = [f"{steps[1] / steps[n] / n:.0%} ({n})" for n in sorted(steps) if n > 1]
+        shown.append(f"{name} {', '.join(parts)}")
+    return "efficiency (threads): " + "; ".join(shown)
+
+
 OTHERS: dict[str, Callable[[list[Entry], str], str]] = {
     "operators, forward": beside,
     "operators, with gradients": beside,
@@ -168,6 +181,7 @@ OTHERS: dict[str, Callable[[list[Entry], str], str]] = {
     "compile time": each,
     "optimizers": each,
     "iterations": each,
+    "threads, simulated": efficiency,
 }
 
 
