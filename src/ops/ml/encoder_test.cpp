@@ -35,7 +35,7 @@ std::vector<OpCase> encoder_cases() {
          "2.5}, default_tensor = double[1] {-1}> (x)",
          {values({0, 7, -7, 8}, {4}, DataType::kInt32)}),
       ml("int64_to_int16",
-         "LabelEncoder <keys_int64s = [4, 2, 4], values_tensor = int16[3] {1, 2, 3}, "
+         "LabelEncoder <keys_int64s = [4, 2, 5], values_tensor = int16[3] {1, 2, 3}, "
          "default_tensor = int16[1] {9}> (x)",
          {integers({6}, 2, 5)}),
       ml("one_hot", "OneHotEncoder <cats_int64s = [2, 0]> (x)", {integers({3, 1}, 0, 3)}),

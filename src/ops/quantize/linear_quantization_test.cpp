@@ -63,10 +63,10 @@ std::vector<OpCase> linear_quantization_cases() {
       in_float32("back_single", "y = DequantizeLinear (x, s)",
                  {integers({1}, 0, 1, DataType::kInt8), one}),
       in_float32("back_int4", "q = Cast <to = 22> (x)\ny = DequantizeLinear (q, s)",
-                 {floats({3, 5}, -8, 7), one}),
+                 {integers({3, 5}, -8, 7, DataType::kInt8), one}),
       in_float32("back_uint4_blocks",
                  "q = Cast <to = 21> (x)\ny = DequantizeLinear <axis = 1, block_size = 2> (q, s)",
-                 {floats({3, 5}, 0, 15), floats({3, 3}, 0.05, 0.1)}),
+                 {integers({3, 5}, 0, 15, DataType::kUint8), floats({3, 3}, 0.05, 0.1)}),
       {.name = "straight_through",
        .model = "q = QuantizeLinear (x, s, z)\nr = DequantizeLinear (q, s, z)\n"
                 "d = CastLike (r, w)\ny = Mul (d, w)",
