@@ -99,7 +99,7 @@ OG_KERNEL(og_loss, 18) {
   }
   sum = og_fold_rows<og_sum>(sum);
   total = og_fold_rows<og_sum>(total);
-  if (threadIdx.y == 0) a.pointer<og_t>(4)[0] = (og_t)(a.integer(13) == 2 ? sum / total : sum);
+  if (threadIdx.x + threadIdx.y == 0) a.pointer<og_t>(4)[0] = (og_t)(a.integer(13) == 2 ? sum / total : sum);
 }
 
 OG_KERNEL(og_total, 18) {
@@ -108,7 +108,7 @@ OG_KERNEL(og_total, 18) {
     total += (double)og_weight_of(a, og_label_of(a, row));
   }
   total = og_fold_rows<og_sum>(total);
-  if (threadIdx.y == 0) a.pointer<double>(7)[0] = total;
+  if (threadIdx.x + threadIdx.y == 0) a.pointer<double>(7)[0] = total;
 }
 
 OG_KERNEL(og_gradient, 18) {

@@ -17,6 +17,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -42,6 +43,12 @@ enum Result : int {
 [[noreturn]] void die(const std::string& what) {
   std::fprintf(stderr, "stand-in of the driver: %s\n", what.c_str());
   std::abort();
+}
+
+// With ONNXGRAD_STANDIN_RACES=report a kernel that is wrong does not end the process.
+bool only_reports_races() {
+  const char* wanted = std::getenv("ONNXGRAD_STANDIN_RACES");
+  return wanted != nullptr && std::string_view(wanted) == "report";
 }
 
 using Work = std::function<int()>;
@@ -522,7 +529,8 @@ int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned gr
     const std::string fault =
         run_grid(kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, translated,
                  [](std::uint32_t bound) { return state().below(bound); });
-    if (!fault.empty()) die(kernel.name + ": " + fault);
+    if (!fault.empty() && !only_reports_races()) die(kernel.name + ": " + fault);
+    if (!fault.empty()) std::fprintf(stderr, "%s: %s\n", kernel.name.c_str(), fault.c_str());
     return kOk;
   });
 }

@@ -192,7 +192,7 @@ std::unique_ptr<Module> load_module(const void* image) {
   made->machine = machine;
   made->has_barriers = barriers != nullptr && *barriers != 0;
   using Record = void (*)(const void*, std::size_t, bool);
-  if (auto* const record = static_cast<Record*>(::dlsym(library, "og_record"))) {
+  if (auto* const record = static_cast<Record*>(::dlsym(library, "og_record_access"))) {
     *record = record_access;
     made->records = true;
     made->shared = range_of(machine);
