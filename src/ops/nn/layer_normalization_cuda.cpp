@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -343,7 +345,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   };
   if (request.inputs[0].dtype != DataType::kFloat32 ||
       request.inputs[1].dtype != DataType::kFloat32 || request.inputs[1].dims != x ||
-      !request.has_output(1)) {
+      !request.has_output(1) || request.outputs[1].dtype != DataType::kFloat32) {
     return KernelOffer::decline("a residual of another type or shape");
   }
   if (!is_scalar(4, DataType::kUndefined) || !is_scalar(5, DataType::kBool)) {
@@ -370,7 +372,9 @@ KernelOffer offer_backward(const KernelRequest& request, bool is_fused) {
   if (!has_shapes) return KernelOffer::decline("shapes do not match");
   if (!is_number(numbers) || !fits(request.inputs[0], numbers, true) ||
       !fits(request.inputs[2], numbers, false) || !fits(request.outputs[0], numbers, true) ||
-      !fits(request.outputs[1], numbers, false) || !fits(request.outputs[2], numbers, false)) {
+      !std::ranges::all_of(std::span(request.outputs).subspan(1), [&](const TensorDesc& output) {
+        return fits(output, numbers, false);
+      })) {
     return KernelOffer::decline("operands of other types");
   }
   const bool has_more = is_fused && request.has_input(3);

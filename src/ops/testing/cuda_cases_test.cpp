@@ -145,6 +145,41 @@ std::vector<OpCase> library_cases() {
   };
 }
 
+// LayerNormalization of a sum with a residual. Rounded to 16 bits are its gradients and the sums of
+// those over rows, which are the gradient of the bias b. In the pre-norm form another cotangent is
+// added, and a Dropout masks what is summed; its mask is that of float32.
+std::vector<OpCase> layer_norms() {
+  if (device::cuda::num_cards() == 0) return {};
+  const auto norm_of = [](std::string name, std::string model, const std::vector<CaseInput>& more) {
+    OpCase made{
+        .name = std::move(name),
+        .model = std::move(model),
+        .inputs = {uniform({2, 9, 16}, -1, 1).named("x"), uniform({16}, -1, 1).named("b"),
+                   uniform({2, 9, 16}, -1, 1).named("r"), uniform({16}, 0.5, 2).named("scale"),
+                   uniform({16}, -1, 1).named("shift")},
+        .outputs = {"z"},
+        .wrt = {"x", "b", "r", "scale", "shift"}};
+    made.inputs.insert(made.inputs.end(), more.begin(), more.end());
+    return made;
+  };
+  const std::string norm =
+      "h = Add (x, b)\ns = Add (h, r)\ny = LayerNormalization (s, scale, shift)\n";
+  return {norm_of("post_norm", norm + "z = Sin (y)", {}),
+          norm_of("pre_norm", norm + "w = Sin (y)\nz = Add (w, s)", {}),
+          norm_of("dropout",
+                  R"(x1 = Cast <to = 1> (x)
+b1 = Cast <to = 1> (b)
+r1 = Cast <to = 1> (r)
+h = Add (x1, b1)
+d, m = Dropout <seed = 7> (h, ratio, mode)
+sum = Add (d, r1)
+s = Cast <to = $D> (sum)
+y = LayerNormalization (s, scale, shift)
+z = Sin (y))",
+                  {values({0.25}, {}, DataType::kFloat32).constant().named("ratio"),
+                   values({1}, {}, DataType::kBool).constant().named("mode")})};
+}
+
 std::string name_of(const ::testing::TestParamInfo<OpCase>& info) {
   std::string name = info.param.name;
   std::ranges::replace_if(name, [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
@@ -188,10 +223,37 @@ TEST_P(CudaCaseTest, EqualsFloat64) {
   cuda_cases::kFallbacks->add(narrow.gradient, inputs);
 }
 
+// Operands and results of 16 bits on a card, beside float64 of equal inputs on the CPU.
+class CudaHalfTest : public ::testing::TestWithParam<OpCase> {};
+
+TEST_P(CudaHalfTest, EqualsFloat64) {
+  const OpCase& op_case = GetParam();
+  const BuiltCase narrow = build_case(op_case, {.dtype = DataType::kFloat16});
+  BuiltCase wide = build_case(op_case, {.dtype = DataType::kFloat64});
+  for (std::size_t i = 0; i < wide.inputs.size(); ++i) {
+    wide.inputs[i] = narrow.inputs[i].cast(wide.inputs[i].dtype());
+  }
+  const CaseResult given = run_case(op_case, narrow, {}, card_engine());
+  const CaseResult expected = run_case(op_case, wide, {});
+  constexpr double kRoundings = 1.0 / 128;
+  ASSERT_EQ(given.gradients.size(), expected.gradients.size());
+  for (std::size_t i = 0; i < given.outputs.size(); ++i) {
+    EXPECT_EQ(compare(given.outputs[i], expected.outputs[i], kRoundings), "") << "output " << i;
+  }
+  for (std::size_t i = 0; i < given.gradients.size(); ++i) {
+    EXPECT_EQ(given.gradients[i].dtype(), narrow.inputs[narrow.wrt[i]].dtype());
+    EXPECT_EQ(compare(given.gradients[i], expected.gradients[i], kRoundings), "")
+        << "gradient " << i;
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaCaseTest);  // without a card
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaCaseTest, ::testing::ValuesIn(cuda_cases::all()),
                          cuda_cases::name_of);
 INSTANTIATE_TEST_SUITE_P(CudaLibraries, CudaCaseTest,
                          ::testing::ValuesIn(cuda_cases::library_cases()), cuda_cases::name_of);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaHalfTest);
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaHalfTest, ::testing::ValuesIn(cuda_cases::layer_norms()),
+                         cuda_cases::name_of);
 
 }  // namespace onnxgrad::ops_test
