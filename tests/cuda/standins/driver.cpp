@@ -17,7 +17,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -43,12 +42,6 @@ enum Result : int {
 [[noreturn]] void die(const std::string& what) {
   std::fprintf(stderr, "stand-in of the driver: %s\n", what.c_str());
   std::abort();
-}
-
-// With ONNXGRAD_STANDIN_RACES=report a kernel that is wrong does not end the process.
-bool only_reports_races() {
-  const char* wanted = std::getenv("ONNXGRAD_STANDIN_RACES");
-  return wanted != nullptr && std::string_view(wanted) == "report";
 }
 
 using Work = std::function<int()>;

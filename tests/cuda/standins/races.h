@@ -31,6 +31,8 @@ void set_thread(std::uint32_t thread, Range stack);
 void record_access(const void* at, std::size_t bytes, bool writes);
 /// Returns what the grid's races are, or "".
 std::string end_grid();
+/// Returns true if ONNXGRAD_STANDIN_RACES is "report": races are printed, and the process goes on.
+bool only_reports_races();
 
 }  // namespace onnxgrad::cuda_standin
 
