@@ -494,8 +494,8 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
   return *function == nullptr ? kNotFound : kOk;
 }
 int cuFuncSetAttribute(void*, int, int) { return kOk; }
-int cuFuncGetAttribute(int* value, int, void*) {
-  *value = 0;
+int cuFuncGetAttribute(int* value, int attribute, void* function) {
+  *value = attribute == 1 ? static_cast<Function*>(function)->shared_bytes : 0;
   return kOk;
 }
 

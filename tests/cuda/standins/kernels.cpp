@@ -141,25 +141,33 @@ bool run_block(Machine& machine, const std::vector<Index>& threads, Order& order
   }
 }
 
-// Memory of a library, from its first to its last segment.
-Range range_of(const void* address) {
+// Memory of a library, from its first to its last segment, and the bytes in it that begin as zeros:
+// shared memory of its kernels.
+struct Image {
+  Range range;
+  std::size_t zeros = 0;
+};
+
+Image image_of(const void* address) {
   struct Search {
     const void* address;
-    Range found;
+    Image found;
   } search{address, {}};
   ::dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* context) {
         auto& s = *static_cast<Search*>(context);
         const auto* base = reinterpret_cast<const std::byte*>(info->dlpi_addr);
         Range all{base, base};
+        std::size_t zeros = 0;
         for (int i = 0; i < info->dlpi_phnum; ++i) {
           const auto& segment = info->dlpi_phdr[i];
           if (segment.p_type == PT_LOAD) {
             all.end = std::max(all.end, base + segment.p_vaddr + segment.p_memsz);
+            zeros += segment.p_memsz - segment.p_filesz;
           }
         }
         if (!all.contains(s.address)) return 0;
-        s.found = all;
+        s.found = {all, zeros};
         return 1;
       },
       &search);
@@ -195,8 +203,10 @@ std::unique_ptr<Module> load_module(const void* image) {
   if (auto* const record = static_cast<Record*>(::dlsym(library, "og_record_access"))) {
     *record = record_access;
     made->records = true;
-    made->shared = range_of(machine);
   }
+  const Image loaded = image_of(machine);
+  made->shared = loaded.range;
+  made->shared_bytes = static_cast<int>(loaded.zeros);
   return made;
 }
 
@@ -212,6 +222,7 @@ Function* find_function(Module& module, const char* name) {
                                                                .has_barriers = module.has_barriers,
                                                                .records = module.records,
                                                                .shared = module.shared,
+                                                               .shared_bytes = module.shared_bytes,
                                                                .words = *words,
                                                                .name = name}));
   return module.functions.back();

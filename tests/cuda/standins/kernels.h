@@ -20,6 +20,7 @@ struct Function {
   bool has_barriers = false;  ///< of any kernel of its module
   bool records = false;       ///< its accesses, for races.h
   Range shared;               ///< static memory of its module
+  int shared_bytes = 0;       ///< of all kernels of its module
   int words = 0;
   std::string name;
 };
@@ -31,6 +32,7 @@ struct Module {
   bool has_barriers = false;
   bool records = false;
   Range shared;
+  int shared_bytes = 0;
   std::vector<Function*> functions;  ///< that were found in it; they stay
 };
 
