@@ -47,7 +47,7 @@ struct Bf16ResultPlan {
   device::ConvertFn narrow = nullptr, widen = nullptr;
   int threads = 1;
   bool is_forward = true;
-  std::int64_t batch = 0, kernel_size = 0;
+  std::int64_t kernel_size = 0;
   std::int64_t source_channels = 0, result_channels = 0;
   std::int64_t padded_channels = 0;  ///< source channels rounded up to whole steps
   std::int64_t source_size = 0;
@@ -129,15 +129,15 @@ class Worker {
 
   void run(std::int64_t first, std::int64_t last) {
     std::fill_n(copy_, plan_.copy_elements(), 0U);
-    for (std::int64_t unit = first; unit < last; ++unit) {
-      const auto [part, image, images, group, block] = plan_.units.at(unit);
-      if (block == 0 || unit == first) copy_images(image, images);
-      const device::Chunk rows{.index = block, .count = plan_.units.blocks};
+    for (std::int64_t i = first; i < last; ++i) {
+      const ConvUnits::Unit unit = plan_.units.at(i);
+      if (unit.block == 0 || i == first) copy_images(unit.image, unit.images);
+      const device::Chunk rows{.index = unit.block, .count = plan_.units.blocks};
       const std::int64_t blocks = ceil_div(plan_.result_channels, kTapRows);
       const std::int64_t end = rows.last(blocks) * kTapRows;
       for (std::int64_t c = rows.first(blocks) * kTapRows; c < std::min(end, plan_.result_channels);
            c += kTapRows) {
-        run_channels(image, images, c, std::min(kTapRows, plan_.result_channels - c));
+        run_channels(unit.image, unit.images, c, std::min(kTapRows, plan_.result_channels - c));
       }
     }
   }
@@ -366,7 +366,6 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   plan->widen = device::find_conversion(task.isa, DataType::kBfloat16, DataType::kFloat32);
   plan->threads = request.threads;
   plan->is_forward = task.pass == ConvTask::Pass::kForward;
-  plan->batch = shape.batch;
   plan->kernel_size = shape.kernel_size();
   plan->source_channels = plan->is_forward ? shape.in_channels : shape.out_channels;
   plan->result_channels = plan->is_forward ? shape.out_channels : shape.in_channels;
@@ -385,10 +384,10 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
     return KernelOffer::decline("mostly padding");
   }
   ConvUnits& units = plan->units;
-  units.batch = plan->batch;
+  units.batch = shape.batch;
   units.images = std::clamp<std::int64_t>(kUnitBytes / (2 * plan->padded_channels * of_image), 1,
-                                          std::max<std::int64_t>(plan->batch / plan->threads, 1));
-  units.images = even_part_of(plan->batch, units.images, plan->threads);
+                                          std::max<std::int64_t>(units.batch / plan->threads, 1));
+  units.images = even_part_of(units.batch, units.images, plan->threads);
   if (units.image_units() < plan->threads) {
     units.blocks = std::min<std::int64_t>(plan->threads, ceil_div(plan->result_channels, kTapRows));
   }

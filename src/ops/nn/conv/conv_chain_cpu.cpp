@@ -55,18 +55,17 @@ struct ChainPlan {
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
 
-void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::byte* own,
+void run_unit(const ChainPlan& plan, const ConvUnits::Unit& unit, KernelArgs args, std::byte* own,
               const Launch& launch) {
-  const auto [part_index, image, images, group, block] = plan.units.at(unit);
-  const std::size_t is_last = images < plan.units.images ? 1 : 0;
-  std::byte* x = part(args[0], image * plan.x_elements);
+  const std::size_t is_last = unit.images < plan.units.images ? 1 : 0;
+  std::byte* x = part(args[0], unit.image * plan.x_elements);
   KernelArgs operands = args.from(1);
   for (const Link& link : plan.links) {
     const bool is_end = &link == &plan.links.back();
-    std::byte* y = is_end ? part(operands[ConvChain::kLinkInputs], image * link.y_elements)
+    std::byte* y = is_end ? part(operands[ConvChain::kLinkInputs], unit.image * link.y_elements)
                           : reinterpret_cast<std::byte*>(link.y.in(own));
     std::byte* residual = operands[2];
-    if (residual != nullptr) residual = part(residual, image * link.y_elements);
+    if (residual != nullptr) residual = part(residual, unit.image * link.y_elements);
     const std::array<std::byte*, kLinkArgs> inner = {
         x, operands[0], operands[1], residual, y, plan.kernel_scratch.in(own)};
     const opdef::PreparedKernel& kernel = link.kernels[is_last];
@@ -78,16 +77,18 @@ void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::by
 
 void run(const ChainPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
+  const std::int64_t units = plan.units.count();
   if (plan.is_shared) {
-    for (std::int64_t u = 0; u < plan.units.count(); ++u) run_unit(plan, u, args, scratch, launch);
+    for (std::int64_t u = 0; u < units; ++u) {
+      run_unit(plan, plan.units.at(u), args, scratch, launch);
+    }
     return;
   }
-  const std::int64_t chunks = device::chunks_of(plan.threads, plan.units.count());
+  const std::int64_t chunks = device::chunks_of(plan.threads, units);
   device::on_threads(plan.threads, chunks, [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    for (std::int64_t u = chunk.first(plan.units.count()); u < chunk.last(plan.units.count());
-         ++u) {
-      run_unit(plan, u, args, own, launch);
+    for (std::int64_t u = chunk.first(units); u < chunk.last(units); ++u) {
+      run_unit(plan, plan.units.at(u), args, own, launch);
     }
   });
 }

@@ -163,11 +163,13 @@ class Results {
 
   /// Computes units [first, last), whose parts are vectors of channels and whose blocks are bands.
   void run(const ConvUnits& units, std::int64_t first, std::int64_t last) {
-    for (std::int64_t unit = first; unit < last; ++unit) {
-      const auto [block, image, images, group, band] = units.at(unit);
-      const std::int64_t channel = block * plan_.lanes;
-      const std::int64_t channels = plan_.width(block);
-      if (unit == first || (band == 0 && image == 0)) pack(channel, channels);
+    for (std::int64_t i = first; i < last; ++i) {
+      const ConvUnits::Unit unit = units.at(i);
+      const std::int64_t image = unit.image;
+      const std::int64_t band = unit.block;
+      const std::int64_t channel = unit.part * plan_.lanes;
+      const std::int64_t channels = plan_.width(unit.part);
+      if (i == first || (band == 0 && image == 0)) pack(channel, channels);
       source_.read(from_ + image * plan_.channels * plan_.source.plane(), channel, channels, band);
       const T* weights = weights_ + (plan_.taps + 1) * plan_.lanes;
       for (const Phase& phase : plan_.phases) {

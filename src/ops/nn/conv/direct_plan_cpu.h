@@ -34,7 +34,7 @@ struct ResultPlan {
   ConvTask task;
   const device::OffsetTarget<T>* target = nullptr;
   int threads = 1;
-  std::int64_t batch = 0, groups = 0;
+  std::int64_t groups = 0;
   std::int64_t source_channels = 0, result_channels = 0;  ///< per group
   std::int64_t source_size = 0, result_size = 0;          ///< positions per image
   std::int64_t kernel_size = 0;

@@ -45,7 +45,6 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, const std::vector<AxisP
   const ConvShape& shape = task.shape;
   const bool forward = task.pass == ConvTask::Pass::kForward;
   plan.task = task;
-  plan.batch = shape.batch;
   plan.groups = shape.groups;
   plan.units = {.batch = shape.batch, .groups = shape.groups};
   plan.source_channels = forward ? shape.in_channels : shape.out_channels;
@@ -159,8 +158,8 @@ void split_channels(ResultPlan<T>& plan) {
   const std::int64_t total = ceil_div(plan.result_channels, lanes);
   const std::int64_t most = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
   const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
-  const std::int64_t pixels = plan.batch * (plan.source_channels * plan.source_size +
-                                            plan.result_channels * plan.result_size);
+  const std::int64_t pixels = plan.units.batch * (plan.source_channels * plan.source_size +
+                                                  plan.result_channels * plan.result_size);
   const std::int64_t copies = plan.source.copies() ? 1 : plan.threads;
   if (weights * copies > pixels && plan.groups < plan.threads) {
     plan.units.parts = std::min<std::int64_t>(plan.threads, total);
@@ -184,7 +183,7 @@ void split_work(ResultPlan<T>& plan) {
     const std::int64_t one = plan.block_step * inner * plan.padded_channels * bytes;
     plan.block = std::clamp<std::int64_t>(kSumBytes / one, 1, plan.block);
   }
-  const std::int64_t whole_units = plan.batch * plan.groups * plan.units.parts;
+  const std::int64_t whole_units = plan.units.batch * plan.groups * plan.units.parts;
   if (whole_units < plan.threads) {
     const std::int64_t wanted = ceil_div(plan.threads, whole_units);
     plan.block = std::min(plan.block, ceil_div(axis.count, wanted));
@@ -197,10 +196,10 @@ void split_work(ResultPlan<T>& plan) {
   plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
   if (plan.in_planes || plan.units.blocks > 1) return;
   const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;
-  plan.units.images =
-      std::min({kSharedResults / plan.result_size, plan.batch * plan.units.parts / plan.threads,
-                kCopyBytes / std::max<std::int64_t>(copy, 1)});
-  plan.units.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.units.images, 1),
+  plan.units.images = std::min({kSharedResults / plan.result_size,
+                                plan.units.batch * plan.units.parts / plan.threads,
+                                kCopyBytes / std::max<std::int64_t>(copy, 1)});
+  plan.units.images = even_part_of(plan.units.batch, std::max<std::int64_t>(plan.units.images, 1),
                                    plan.units.parts == plan.threads ? 1 : plan.threads);
 }
 

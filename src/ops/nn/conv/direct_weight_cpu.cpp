@@ -32,7 +32,7 @@ constexpr std::int64_t kDotWindows = 4096;
 template <class T>
 std::int64_t dot_images(const WeightPlan<T>& plan) {
   return std::clamp<std::int64_t>(kDotWindows / plan.windows, 1,
-                                  std::max<std::int64_t>(plan.batch / plan.threads, 1));
+                                  std::max<std::int64_t>(plan.units.batch / plan.threads, 1));
 }
 
 /// Estimates the cycles per window with dot products; they need adjacent windows, in one plane.
@@ -97,8 +97,8 @@ void choose_tiles(WeightPlan<T>& plan) {
   const std::int64_t lanes = plan.target->lanes;
   const std::int64_t total = ceil_div(plan.y_channels, lanes);
   const std::int64_t weights = plan.groups * plan.rows() * plan.y_channels;
-  const std::int64_t pixels =
-      plan.batch * plan.groups * (plan.channels * plan.input + plan.y_channels * plan.windows);
+  const std::int64_t pixels = plan.units.batch * plan.groups *
+                              (plan.channels * plan.input + plan.y_channels * plan.windows);
   plan.shares_panels = plan.mode == WeightMode::kChannels && plan.threads > 1 &&
                        total >= plan.threads &&
                        weights * (plan.taps == 1 ? plan.threads : 1) > pixels;
@@ -116,7 +116,7 @@ void split_work(WeightPlan<T>& plan) {
   if (plan.mode == WeightMode::kDots) {
     plan.block = plan.axes[plan.block_axis].count;
     plan.units.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
-    plan.units.images = even_part_of(plan.batch, plan.units.images, plan.threads);
+    plan.units.images = even_part_of(plan.units.batch, plan.units.images, plan.threads);
     return;
   }
   const std::int64_t largest =
@@ -131,9 +131,10 @@ void split_work(WeightPlan<T>& plan) {
   plan.block = ceil_div(count, plan.units.blocks);
   plan.units.blocks = ceil_div(count, plan.block);
   if (plan.units.blocks == 1) {
-    const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
+    const std::int64_t of_thread =
+        plan.shares_panels ? plan.units.batch : plan.units.batch / plan.threads;
     plan.units.images = std::min({largest / plan.windows, of_thread, fitting});
-    plan.units.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.units.images, 1),
+    plan.units.images = even_part_of(plan.units.batch, std::max<std::int64_t>(plan.units.images, 1),
                                      plan.shares_panels ? 1 : plan.threads);
   }
   plan.unit_windows = plan.units.images * plan.block * inner;
@@ -181,7 +182,6 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan
   plan->task = task;
   plan->target = &device::offset_target<T>(task.isa);
   plan->threads = threads;
-  plan->batch = shape.batch;
   plan->groups = shape.groups;
   plan->units = {.batch = shape.batch, .groups = shape.groups};
   plan->channels = shape.in_channels;

@@ -21,7 +21,7 @@ struct WeightPlan {
   ConvTask task;
   const device::OffsetTarget<T>* target = nullptr;
   int threads = 1;
-  std::int64_t batch = 0, groups = 0;
+  std::int64_t groups = 0;
   std::int64_t channels = 0, y_channels = 0;  ///< per group
   std::int64_t taps = 0;
   std::int64_t input = 0, windows = 0;  ///< positions per image

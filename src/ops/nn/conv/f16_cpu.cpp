@@ -38,7 +38,7 @@ struct F16ConvPlan {
   ConvTask task;
   int threads = 1;
   bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
-  std::int64_t batch = 0, groups = 0;
+  std::int64_t groups = 0;
   ConvUnits units;  ///< groups: `unit_groups` of the convolution's
   std::int64_t unit_groups = 0;
   std::vector<Images> tensors;
@@ -222,15 +222,14 @@ void split_work(F16ConvPlan& plan) {
   const std::int64_t image = group * plan.groups;
   const std::int64_t fitting = kUnitBytes / static_cast<std::int64_t>(sizeof(float));
   ConvUnits& units = plan.units;
-  units.batch = plan.batch;
   plan.unit_groups = plan.groups;
   units.images = std::clamp<std::int64_t>(std::max(fitting, plan.weights()) / image, 1,
-                                          std::max<std::int64_t>(plan.batch / plan.threads, 1));
+                                          std::max<std::int64_t>(units.batch / plan.threads, 1));
   if (image > fitting && plan.groups > kChannels) {
     const std::int64_t wanted = fitting / group / kChannels * kChannels;
     plan.unit_groups = std::clamp<std::int64_t>(wanted, kChannels, plan.groups);
   }
-  units.images = even_part_of(plan.batch, units.images, plan.threads);
+  units.images = even_part_of(units.batch, units.images, plan.threads);
   units.groups = ceil_div(plan.groups, plan.unit_groups);
   plan.is_shared =
       plan.threads > 1 && (units.count() < plan.threads ||
@@ -239,8 +238,8 @@ void split_work(F16ConvPlan& plan) {
   plan.unit_groups = plan.groups;
   units.groups = 1;
   units.images = std::clamp<std::int64_t>(
-      kSharedUnitBytes / static_cast<std::int64_t>(sizeof(float)) / image, 1, plan.batch);
-  units.images = split_evenly(plan.batch, units.images).big;
+      kSharedUnitBytes / static_cast<std::int64_t>(sizeof(float)) / image, 1, units.batch);
+  units.images = split_evenly(units.batch, units.images).big;
 }
 
 /// Offers the float32 kernel of a unit.
@@ -264,7 +263,8 @@ KernelOffer unit_kernel(const KernelRequest& request, const F16ConvPlan& plan, s
 }
 
 bool set_kernels(const KernelRequest& request, F16ConvPlan& plan, std::int64_t& scratch_bytes) {
-  const std::int64_t last_images = plan.batch - (plan.units.image_units() - 1) * plan.units.images;
+  const std::int64_t last_images =
+      plan.units.batch - (plan.units.image_units() - 1) * plan.units.images;
   const std::int64_t last_groups = plan.groups - (plan.units.groups - 1) * plan.unit_groups;
   for (const bool is_last_image : {false, true}) {
     for (const bool is_last_group : {false, true}) {
@@ -325,7 +325,7 @@ KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   plan->task = task;
   plan->threads = request.threads;
-  plan->batch = shape.batch;
+  plan->units.batch = shape.batch;
   plan->groups = shape.groups;
   plan->tensors = tensors_of(request, task);
   plan->group_weights = shape.out_channels * shape.in_channels * shape.kernel_size();

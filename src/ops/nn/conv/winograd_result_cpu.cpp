@@ -35,8 +35,7 @@ struct WinogradResultPlan {
   const device::OffsetTarget<float>* target = nullptr;
   int threads = 1;
   std::vector<ChannelPanel> panels;
-  std::vector<std::int64_t> part_panels;  ///< first panel of each part, then their number
-  std::vector<std::int32_t> offsets;      ///< 0, 1, 2, ..
+  std::vector<std::int32_t> offsets;  ///< 0, 1, 2, ..
   bool stores_images = false;
   bool is_constant = false;     ///< weights are packed at plan time
   std::int64_t tile_plane = 0;  ///< stride of transformed tiles of a unit, or of all images
@@ -505,7 +504,7 @@ KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& 
   const std::int64_t vectors = result.padded / target.lanes;
   const std::int64_t parts =
       plan->stores_images ? std::min<std::int64_t>(request.threads, vectors) : 1;
-  plan->panels = split_panels(vectors, best.vectors, target.lanes, parts, &plan->part_panels);
+  plan->panels = split_panels(vectors, best.vectors, target.lanes, parts);
   const std::int64_t most = kUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints /
                             (source.padded + plan->widest());
   plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);
