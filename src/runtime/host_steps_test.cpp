@@ -274,7 +274,7 @@ TEST(Recordings, WorkIsRepeatedWhileArgumentsStay) {
     const int segments = has_host_step ? 2 : 1;
     Execution& plan = executor.prepare({Dims{4, 6}});
     const std::vector<Tensor> fed{ramp({4, 6}, 0.2), ramp({4, 6}, 0.3)};
-    for (int step = 0; step < 5; ++step) {
+    for (std::size_t step = 0; step < 5; ++step) {
       plan.bind(0, fed[step % 2].raw());
       plan.run();
       ++executor.cells().step;
@@ -285,7 +285,7 @@ TEST(Recordings, WorkIsRepeatedWhileArgumentsStay) {
     EXPECT_EQ(device.counts.repeats, 4 * segments);
     const Tensor state = executor.read_state(0);
     Executor reference(network(), on_cpu(), {.seed = 5});
-    for (int step = 0; step < 5; ++step) {
+    for (std::size_t step = 0; step < 5; ++step) {
       reference.run(std::vector{fed[step % 2]});
       ++reference.cells().step;
     }
