@@ -14,6 +14,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
+#include "opdef/follower.h"
 #include "opdef/kernel_args.h"
 #include "opdef/layout.h"
 #include "opdef/op_table.h"
@@ -99,6 +100,15 @@ inline StepCells cells_of_iteration(StepCells cells, std::int64_t iteration) {
 struct Launch {
   void* stream = nullptr;
   const StepCells* cells = nullptr;
+  /// Runs with this kernel, on the CPU; nullptr: none.
+  const Follower* follower = nullptr;
+
+  /// Says that a block of output 0 is complete: followers run.
+  void complete(const Block& block) const {
+    for (const Follower* each = follower; each != nullptr; each = each->next) {
+      each->fn(each->data, each->args, *this, block);
+    }
+  }
 };
 
 /// Never fails on the request that it was prepared for, except for PreparedKernel::checks; never
@@ -133,6 +143,8 @@ struct PreparedKernel {
   /// result on the host. Empty: it can.
   std::string not_recordable = {};
   bool is_deterministic = true;  ///< it returns the same bits in every run
+  BlockResult completes = {};
+  BlockWork by_blocks = {};
 
   Layout input_layout(std::size_t i) const {
     return i < input_layouts.size() ? input_layouts[i] : Layout{};

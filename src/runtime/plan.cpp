@@ -16,6 +16,7 @@
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
+#include "runtime/joint_steps.h"
 #include "runtime/plan_kernels.h"
 #include "runtime/plan_text.h"
 #include "runtime/segments.h"
@@ -47,6 +48,9 @@ class Planner {
 
   void run(const Schedule& schedule) {
     find_nodes(schedule.order);
+    // Groups keep their operands for longer.
+    joint_ = engine_.device.is_host() && !is_tight_ ? JointSteps(nodes_, prepared_, roots_)
+                                                    : JointSteps(nodes_.size());
     find_last_uses();
     parts_.emplace(graph_, nodes_, roots_, engine_.device.alignment());
     find_updated_states();
@@ -108,6 +112,7 @@ class Planner {
                   .node = node.name,
                   .results = {},
                   .operands = {},
+                  .followers = joint_.is_follower(i) ? 0 : joint_.last(i) - i,
                   .is_exchange = exchange_role(node).kind != ExchangeRole::Kind::kNone};
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
@@ -227,6 +232,10 @@ class Planner {
   // True if step `i` may write output `output` over the bytes of `old`.
   bool can_overwrite(std::size_t i, const ir::Value* old, std::size_t output) const {
     const ir::Node& node = *nodes_[i];
+    if (joint_.is_follower(i)) {  // the steps that it follows still read what was there before them
+      const std::size_t* maker = steps_.find(old->producer);
+      if (maker == nullptr || *maker < joint_.first(i)) return false;
+    }
     const auto& pairs = kernel(i).in_place;
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k] == nullptr || root(node.inputs[k]) != old) continue;
@@ -261,7 +270,7 @@ class Planner {
   void release(std::int64_t at, std::int64_t bytes) {
     if (is_tight_) {
       packed_.release(at, bytes, now_);
-    } else if (num_streams_ > 1) {
+    } else if (num_streams_ > 1 || now_ < joint_.last(now_)) {
       freed_.push_back({.step = now_, .at = at, .bytes = bytes});
     } else {
       arena_.release(at, bytes);
@@ -269,10 +278,13 @@ class Planner {
   }
 
   // Steps that follow one another shall not wait for each other only because they take turns in the
-  // same memory.
+  // same memory; joint steps cannot take turns.
   void release_freed() {
     constexpr std::size_t kStepsApart = 4;
-    while (!freed_.empty() && freed_.front().step + kStepsApart <= now_) {
+    const auto is_apart = [&](std::size_t step) {
+      return num_streams_ > 1 ? step + kStepsApart <= now_ : joint_.last(step) < now_;
+    };
+    while (!freed_.empty() && is_apart(freed_.front().step)) {
       arena_.release(freed_.front().at, freed_.front().bytes);
       freed_.pop_front();
     }
@@ -445,10 +457,11 @@ class Planner {
     std::size_t step = 0;
     std::int64_t at = 0, bytes = 0;
   };
-  std::deque<Freed> freed_;             // not released yet, if there are several streams
+  std::deque<Freed> freed_;             // not released yet: on several streams, and by joint steps
   std::size_t now_ = 0;                 // the step being laid out
   std::vector<const ir::Node*> nodes_;  // one per step
   std::vector<const opdef::PreparedKernel*> prepared_;
+  JointSteps joint_{0};
   std::vector<Location> args_;           // arguments of all steps
   std::vector<std::size_t> first_args_;  // one per step
   std::optional<BufferParts> parts_;

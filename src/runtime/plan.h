@@ -44,7 +44,8 @@ struct PlanStep {
   std::string op_type;
   std::string node;
   std::vector<PlanResult> results;
-  std::string operands;  ///< "x float32[15, 100] @feed 0, ...", for printing
+  std::string operands;       ///< "x float32[15, 100] @feed 0, ...", for printing
+  std::size_t followers = 0;  ///< steps after it that run with it, see joint_steps.h
   /// One per argument; empty in plans of the host.
   std::vector<device::Operand> uses = {};
   device::CallPlace place = {};  ///< see assign_streams (streams.h)

@@ -70,6 +70,11 @@ std::string Plan::to_text() const {
     text +=
         fmt::format("{:4} {} [{}{}] {}: {}", i, step.op_type, step.is_on_host ? "on the CPU: " : "",
                     step.kernel.label, step.node, step.operands);
+    if (step.followers > 0) {
+      text += fmt::format(" (with {})", step.followers == 1
+                                            ? std::to_string(i + 1)
+                                            : fmt::format("{} to {}", i + 1, i + step.followers));
+    }
     if (has_streams) text += fmt::format(" ({})", text_of(step.place, segment->begin));
     text += '\n';
   }

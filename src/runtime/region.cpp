@@ -64,6 +64,7 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       ++next;
     }
   }
+  if (is_on_host()) joint_calls_ = JointCalls(compiled_.plan.steps, calls_);
   for (std::size_t i = 0; !is_on_host() && i < compiled_.plan.copies.size(); ++i) {
     calls_.push_back(on_device_->copy_call(i, args_.data() + next));
     for (const Location& at : {compiled_.plan.copies[i].from, compiled_.plan.copies[i].to}) {
@@ -278,8 +279,8 @@ std::size_t Region::run_series(const StepSeries& series, std::span<double> resul
 }
 
 void Region::run_calls(const opdef::Launch& launch) {
-  for (const device::KernelCall& call : calls_) {
-    call.fn(call.data, call.args, launch);
+  for (const JointCall& call : joint_calls_) {
+    call.run(launch);
     if (is_interruptible_) base::poll_interrupt();
   }
 }
@@ -290,8 +291,8 @@ void Region::run_with_workers(const opdef::Launch& launch) {
   constexpr std::chrono::microseconds kBetween{200};
   opdef::Collectives& workers = *context_.cells.collectives;
   Clock::time_point last = Clock::now();
-  for (const device::KernelCall& call : calls_) {
-    call.fn(call.data, call.args, launch);
+  for (const JointCall& call : joint_calls_) {
+    call.run(launch);
     const Clock::time_point now = Clock::now();
     if (now - last < kBetween) continue;
     workers.progress();

@@ -13,6 +13,7 @@
 #include "runtime/device_run.h"
 #include "runtime/engine.h"
 #include "runtime/execution.h"
+#include "runtime/joint_calls.h"
 #include "runtime/profiler.h"
 #include "runtime/program.h"
 
@@ -151,6 +152,7 @@ class Region final : public Execution {
   BlockPool blocks_;
   std::vector<std::byte*> args_;
   std::vector<device::KernelCall> calls_;  // of the steps; on a device, then of the copies
+  JointCalls joint_calls_;                 // the same on the host, grouped
   std::vector<Feed> feeds_;
   std::vector<KernelProfile*> profiles_;  // one per call, of the profiler's generation
   std::uint64_t profiled_generation_ = 0;

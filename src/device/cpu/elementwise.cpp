@@ -54,6 +54,9 @@ class Preparer {
     offer.kernel.label = label();
     offer.kernel.flops = plan_->code.cost * static_cast<double>(space_dims_.num_elements());
     add_in_place_pairs(offer.kernel);
+    if (!plan_->in_blocks && (spec_.folds.empty() || plan_->block_parts > 0)) {
+      offer.kernel.by_blocks = block_work();
+    }
     offer.kernel.data = plan_;
     return offer;
   }
@@ -179,6 +182,9 @@ class Preparer {
     if (plan.run_is_reduced) terms *= std::max<std::int64_t>(plan.tiles_per_row, 1);
     plan.fold_once = plan.tiles == 1 && (plan.run_is_reduced ? outer_is_kept : outer_is_reduced);
     has_many_terms_ = terms > kExactTerms;
+    if (!plan.in_blocks && !plan.run_is_reduced && outer_is_reduced && !spec_.post) {
+      plan.block_parts = spec_.block_parts;
+    }
   }
 
   void describe_operands() {
@@ -207,7 +213,7 @@ class Preparer {
     const auto useful = static_cast<std::int64_t>(cost / kParallelCost);
     plan.threads = static_cast<int>(
         std::clamp<std::int64_t>(std::min<std::int64_t>(useful, plan.tiles), 1, spec_.threads));
-    if (plan.threads > 1) plan.fold_once = false;
+    if (plan.threads > 1 || plan.block_parts > 0) plan.fold_once = false;
   }
 
   Mover mover_of(std::int32_t slot, std::int32_t arg, DataType dtype,
@@ -262,7 +268,8 @@ class Preparer {
       const Fold fold = spec_.folds[result_numbers_[r] - num_stored()];
       Reduction reduction{.fold = fold, .slot = code.result_slots[r]};
       reduction.is_wide = spec_.compute == DataType::kFloat32 && fold == Fold::kSum &&
-                          !plan.fold_once && (has_many_terms_ || plan.threads > 1);
+                          !plan.fold_once &&
+                          (has_many_terms_ || plan.threads > 1 || plan.block_parts > 0);
       const std::int64_t bytes = plan.reduced_size * (reduction.is_wide ? 8 : plan.element_bytes);
       reduction.totals = own.reserve<std::byte>(bytes + kVectorBytes);
       plan.reductions.push_back(reduction);
@@ -271,7 +278,8 @@ class Preparer {
       const std::int64_t bytes = std::max(plan.run, plan.rows_per_block) * plan.element_bytes;
       plan.folds = own.reserve<std::byte>(bytes + kVectorBytes);
     }
-    plan.thread_scratch = scratch_.reserve_blocks(plan.threads, own);
+    plan.thread_scratch = scratch_.reserve_blocks(
+        std::max<std::int64_t>({plan.threads, spec_.block_threads, plan.block_parts}), own);
   }
 
   void bind_operands() {
@@ -371,6 +379,17 @@ class Preparer {
     plan_->post = std::move(offer.kernel);
     offer = {};
     return true;
+  }
+
+  opdef::BlockWork block_work() const {
+    opdef::BlockWork work{.fn = run_elementwise_block, .cut = opdef::BlockCut::kAny};
+    if (!spec_.folds.empty()) work.finish = finish_elementwise_blocks;
+    for (std::size_t i = 0; i < num_main(); ++i) {
+      if (plan_->space.is_dense(i)) work.inputs.push_back(static_cast<int>(i));
+    }
+    work.threads = plan_->threads;
+    work.most_threads = std::max(plan_->threads, spec_.block_threads);
+    return work;
   }
 
   void add_in_place_pairs(opdef::PreparedKernel& kernel) const {

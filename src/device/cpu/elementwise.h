@@ -34,6 +34,10 @@ struct ElementwiseSpec {
   /// The second program, over the reduced results and then the rest of `inputs`.
   std::optional<opdef::ExprProgram> post = {};
   int threads = 1;
+  /// Blocks for which the kernel is also prepared, even with sums over all rows: threads, and parts
+  /// of the rows. 0: without sums.
+  int block_threads = 1;
+  std::int64_t block_parts = 0;
   Isa isa = best_isa();
   bool flush_denormals = false;  ///< while `program` runs, see FlushDenormals
 };

@@ -85,6 +85,7 @@ struct ElementwisePlan {
   std::int32_t scratch_arg = 0;
   ScratchBlocks thread_scratch = {};
   int threads = 1;
+  std::int64_t block_parts = 0;  ///< with totals of their own, in the threads' scratch
   Isa isa = {};
   bool flush_denormals = false;
 };
@@ -93,6 +94,14 @@ void run_elementwise(const void* data, opdef::KernelArgs args, const opdef::Laun
 /// Runs the kernel on `plan.threads` threads.
 void run_elementwise_parallel(const void* data, opdef::KernelArgs args,
                               const opdef::Launch& launch);
+
+/// Runs a block of the results, with the scratch of `block.thread` and the totals of `block.part`.
+/// For plans without blocks of runs, and without reductions but of columns.
+void run_elementwise_block(const void* data, opdef::KernelArgs args, const opdef::Launch& launch,
+                           const opdef::Block& block);
+/// Adds up the parts' totals.
+void finish_elementwise_blocks(const void* data, opdef::KernelArgs args,
+                               const opdef::Launch& launch);
 
 }  // namespace onnxgrad::device
 

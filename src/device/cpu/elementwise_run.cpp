@@ -70,6 +70,7 @@ class Runner {
       : plan_(plan),
         args_(args),
         scratch_(plan.thread_scratch.in(args[plan.scratch_arg], thread)),
+        totals_scratch_(scratch_),
         at_(reinterpret_cast<std::byte**>(scratch_)) {
     std::byte** at = at_;
     for (const SlotBase& slot : plan.slots) {
@@ -81,11 +82,8 @@ class Runner {
   }
 
   void run(std::int64_t first, std::int64_t last) {
-    for (const Transfer& load : plan_.call_loads) {
-      load.convert(at_[load.slot], args_[load.memory.arg], 1);
-    }
-    execute(plan_.code.per_call, 1);
-    if (!plan_.fold_once) start_totals();
+    start();
+    if (!plan_.fold_once) start_totals(0, plan_.reduced_size);
     if (first == last) return;
     if (plan_.in_blocks) {
       run_blocks(first, last);
@@ -94,9 +92,47 @@ class Runner {
     }
   }
 
-  std::byte* totals(const Reduction& reduction) const { return reduction.totals.in(scratch_); }
+  void run(const opdef::Block& block) {
+    start();
+    totals_scratch_ = plan_.thread_scratch.in(args_[plan_.scratch_arg], block.part);
+    start_totals(block.column, block.columns);
+    block.visit_ranges(
+        [this](std::int64_t first, std::int64_t last) { run_elements(first, last); });
+  }
+
+  std::byte* totals(const Reduction& reduction) const {
+    return reduction.totals.in(totals_scratch_);
+  }
 
  private:
+  /// Computes the elements [first, last) of the space: parts of runs, whose columns are reduced.
+  void run_elements(std::int64_t first, std::int64_t last) {
+    while (first < last) {
+      const std::int64_t row = first / plan_.run;
+      const RowIndex index(plan_.space, row);
+      const std::int64_t end = std::min(last - row * plan_.run, plan_.run);
+      std::int64_t column = first - row * plan_.run;
+      move_to(index, column);
+      enter_row(index);
+      for (; column < end; column += plan_.tile) {
+        move_to(index, column);
+        const std::int64_t n = std::min(plan_.tile, end - column);
+        run_part(index, column, n);
+        for (const Reduction& reduction : plan_.reductions) {
+          combine(reduction, column, at_[reduction.slot], n);
+        }
+      }
+      first = row * plan_.run + end;
+    }
+  }
+
+  void start() {
+    for (const Transfer& load : plan_.call_loads) {
+      load.convert(at_[load.slot], args_[load.memory.arg], 1);
+    }
+    execute(plan_.code.per_call, 1);
+  }
+
   void execute(const std::vector<Instruction>& code, std::int64_t n) {
     for (const Instruction& i : code) i.fn(at_[i.to], at_[i.a], at_[i.b], at_[i.c], n, i.pad);
   }
@@ -117,21 +153,25 @@ class Runner {
       const std::int64_t n = std::min(plan_.tile, plan_.run - column);
       if (plan_.tiles > 1) move_to(index, column);
       if (enters) enter_row(index);
-      for (const Transfer& load : plan_.tile_loads) {
-        load.convert(at_[load.slot],
-                     start_of(load.memory, index) + column * load.memory.element_bytes, n);
-      }
-      execute(plan_.code.per_tile, n);
-      for (const Transfer& store : plan_.stores) {
-        store.convert(start_of(store.memory, index) + column * store.memory.element_bytes,
-                      at_[store.slot], n);
-      }
+      run_part(index, column, n);
       for (const Reduction& reduction : plan_.reductions) fold_part(reduction, index, column, n);
       enters = ++part == plan_.tiles_per_row;
       if (enters) {
         part = 0;
         index.advance();
       }
+    }
+  }
+
+  void run_part(const RowIndex& row, std::int64_t column, std::int64_t n) {
+    for (const Transfer& load : plan_.tile_loads) {
+      load.convert(at_[load.slot], start_of(load.memory, row) + column * load.memory.element_bytes,
+                   n);
+    }
+    execute(plan_.code.per_tile, n);
+    for (const Transfer& store : plan_.stores) {
+      store.convert(start_of(store.memory, row) + column * store.memory.element_bytes,
+                    at_[store.slot], n);
     }
   }
 
@@ -283,17 +323,18 @@ class Runner {
 
   std::byte* folds() const { return plan_.folds.in(scratch_); }
 
-  void start_totals() {
+  /// Starts `n` totals of each reduction, from `at` on.
+  void start_totals(std::int64_t at, std::int64_t n) {
     for (const Reduction& reduction : plan_.reductions) {
-      std::byte* to = totals(reduction);
+      std::byte* to = totals(reduction) + at * (reduction.is_wide ? 8 : plan_.element_bytes);
       if (reduction.is_wide || plan_.code.compute == DataType::kFloat64) {
-        fill_identity<double>(to, plan_.reduced_size, reduction.fold);
+        fill_identity<double>(to, n, reduction.fold);
       } else if (plan_.code.compute == DataType::kFloat32) {
-        fill_identity<float>(to, plan_.reduced_size, reduction.fold);
+        fill_identity<float>(to, n, reduction.fold);
       } else if (plan_.code.compute == DataType::kUint64) {
-        fill_identity<std::uint64_t>(to, plan_.reduced_size, reduction.fold);
+        fill_identity<std::uint64_t>(to, n, reduction.fold);
       } else {
-        fill_identity<std::int64_t>(to, plan_.reduced_size, reduction.fold);
+        fill_identity<std::int64_t>(to, n, reduction.fold);
       }
     }
   }
@@ -311,6 +352,7 @@ class Runner {
   const ElementwisePlan& plan_;
   opdef::KernelArgs args_;
   std::byte* scratch_;
+  std::byte* totals_scratch_;
   std::byte** at_;  // the slots
 };
 
@@ -354,14 +396,22 @@ void finish(const ElementwisePlan& plan, opdef::KernelArgs args, const opdef::La
   plan.post.fn(plan.post.data.get(), table, launch);
 }
 
-void run_tiles(const ElementwisePlan& plan, opdef::KernelArgs args, std::int64_t thread,
-               std::int64_t begin, std::int64_t end) {
+/// Calls f(runner) on the calling thread.
+template <class F>
+void with_runner(const ElementwisePlan& plan, opdef::KernelArgs args, std::int64_t thread,
+                 const F& f) {
+  Runner runner(plan, args, thread);
   if (plan.flush_denormals) {
     const FlushDenormals flush;
-    Runner(plan, args, thread).run(begin, end);
+    f(runner);
   } else {
-    Runner(plan, args, thread).run(begin, end);
+    f(runner);
   }
+}
+
+void run_tiles(const ElementwisePlan& plan, opdef::KernelArgs args, std::int64_t thread,
+               std::int64_t begin, std::int64_t end) {
+  with_runner(plan, args, thread, [&](Runner& runner) { runner.run(begin, end); });
 }
 
 }  // namespace
@@ -387,6 +437,19 @@ void run_elementwise_parallel(const void* data, opdef::KernelArgs args,
     if (chunk.index == 0) used = chunk.count;
   });
   join_totals(plan, args[plan.scratch_arg], used);
+  finish(plan, args, launch);
+}
+
+void run_elementwise_block(const void* data, opdef::KernelArgs args,
+                           const opdef::Launch& /*launch*/, const opdef::Block& block) {
+  with_runner(*static_cast<const ElementwisePlan*>(data), args, block.thread,
+              [&](Runner& runner) { runner.run(block); });
+}
+
+void finish_elementwise_blocks(const void* data, opdef::KernelArgs args,
+                               const opdef::Launch& launch) {
+  const auto& plan = *static_cast<const ElementwisePlan*>(data);
+  join_totals(plan, args[plan.scratch_arg], plan.block_parts);
   finish(plan, args, launch);
 }
 

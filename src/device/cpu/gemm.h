@@ -10,6 +10,7 @@
 #include "device/cpu/gemm_source.h"
 #include "device/cpu_options.h"
 #include "onnxgrad/dtype.h"
+#include "opdef/follower.h"
 
 // Dense matrix products (GEMM) for kernels: prepare_gemm chooses the implementation and computes at
 // plan time all that depends on sizes only; a call of the PreparedGemm only multiplies. Start
@@ -71,10 +72,13 @@ struct GemmSpec {
 
 /// Complete elements of C: `rows` x `columns` of them, from C[row, column] on.
 struct GemmBlock {
-  const void* c = nullptr;  ///< at C[row, column]
+  const void* c = nullptr;  ///< at C[row, column]; nullptr: C is stored
   std::int64_t c_row = 0;   ///< row stride in elements
   std::int64_t row = 0, rows = 0;
   std::int64_t column = 0, columns = 0;
+  // Only where C is stored:
+  std::int64_t part = 0;    ///< of the rows, which may have none
+  std::int64_t thread = 0;  ///< that computed them
 };
 
 struct GemmOperands {
@@ -88,7 +92,8 @@ struct GemmOperands {
   const void* scales = nullptr;  ///< [m, n]; not C
   void* column_sums =
       nullptr;  ///< [n]: the sum of each column of C, in float64 from block to block
-  /// The consumer, if has_consumer: called for each part of C by the thread that has computed it.
+  /// The consumer, if has_consumer; else, where PreparedGemm::completes says so, any follower, or
+  /// nullptr. Called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
   /// Matrices shaped like C that `finished` reads; tiles may prefetch them. nullptr: none.
@@ -101,7 +106,10 @@ struct PreparedGemm {
   void (*fn)(const void* data, const GemmOperands& operands) = nullptr;
   std::shared_ptr<const void> data;
   std::int64_t scratch_bytes = 0;
-  std::string label;  ///< "tiles 15x50x100"
+  std::string label;                                   ///< "tiles 15x50x100"
+  opdef::BlockCut completes = opdef::BlockCut::kNone;  ///< parts that go to `finished`
+  std::int64_t parts = 1;                              ///< of the rows
+  int threads = 1;
 
   void operator()(const GemmOperands& operands) const { fn(data.get(), operands); }
 };

@@ -51,6 +51,7 @@ struct DriverPlan {
 
 /// The thread of a chunk: its scratch, and the block of A that the chunk has packed there.
 struct Worker {
+  std::int64_t thread = 0;
   std::byte* scratch = nullptr;
   std::int64_t packed_i = -1, packed_k = -1;
 };
@@ -77,7 +78,8 @@ class Run {
 
  private:
   Worker worker_of(const Chunk& chunk) const {
-    return {.scratch = plan_.thread_scratch.in(operands_.scratch, chunk.thread)};
+    return {.thread = chunk.thread,
+            .scratch = plan_.thread_scratch.in(operands_.scratch, chunk.thread)};
   }
   std::byte* packed_b(const Worker& worker) const {
     return plan_.packed_b.in(plan_.is_shared ? operands_.scratch : worker.scratch);
@@ -150,6 +152,22 @@ class Run {
                          task.rows.row / kGemmSumRows * plan_.n * plan_.blocking.sum_bytes;
     }
     plan_.kernel->compute(operands_, task);
+    if (task.is_last && !plan_.blocking.has_consumer && operands_.finished != nullptr) {
+      pass_on(block, first, last, task.rows, worker);
+    }
+  }
+
+  void pass_on(const GemmPanels& block, std::int64_t first, std::int64_t last, const GemmRows& rows,
+               const Worker& worker) const {
+    const std::int64_t begin = block.panel(first, plan_.blocking.unit).offset;
+    const GemmPanels::Panel end = block.panel(last - 1, plan_.blocking.unit);
+    operands_.finished(operands_.context, {.c_row = plan_.n,
+                                           .row = rows.row,
+                                           .rows = rows.rows,
+                                           .column = block.column + begin,
+                                           .columns = end.offset + end.count - begin,
+                                           .part = rows.row / plan_.block_m,
+                                           .thread = worker.thread});
   }
 
   /// Runs chunks that pack the columns of B which they read, each with all rows; if nothing is
@@ -407,6 +425,13 @@ PreparedGemm drive_gemm(std::int64_t m, std::int64_t n, std::int64_t k, int thre
   PreparedGemm prepared;
   prepared.fn = run;
   prepared.scratch_bytes = lay_out(*plan);
+  const bool is_cut = plan->is_shared && std::min(plan->parts, plan->blocks[0].split.count()) > 1;
+  const bool has_all_columns = plan->blocks.size() == 1 && !is_cut;
+  prepared.completes = blocking.has_consumer ? opdef::BlockCut::kNone
+                       : has_all_columns     ? opdef::BlockCut::kRows
+                                             : opdef::BlockCut::kAny;
+  prepared.parts = plan->row_blocks;
+  prepared.threads = threads;
   prepared.data = std::move(plan);
   return prepared;
 }

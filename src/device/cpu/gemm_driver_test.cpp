@@ -119,6 +119,7 @@ struct Case {
 
 struct Results {
   std::vector<float> c, column_sums;
+  std::vector<int> passed_on;  ///< times of each element
   std::int64_t packed_a = 0, packed_b = 0;
 };
 
@@ -157,15 +158,30 @@ Results run(const Case& given) {
   results.c.assign(static_cast<std::size_t>(given.m * given.n), -1e6F);
   results.column_sums.assign(static_cast<std::size_t>(given.n), -1e6F);
   const Guarded scratch(prepared.scratch_bytes, 64);
-  struct Consumer {
+  results.passed_on.resize(results.c.size());
+  struct Reader {
     float* c;
+    int* passed_on;
+    const PreparedGemm& gemm;
     std::int64_t n;
-  } consumer{results.c.data(), given.n};
+  } reader{results.c.data(), results.passed_on.data(), prepared, given.n};
   const auto finished = [](const void* context, const GemmBlock& block) {
-    const auto& to = *static_cast<const Consumer*>(context);
+    const auto& to = *static_cast<const Reader*>(context);
     for (std::int64_t i = 0; i < block.rows; ++i) {
-      std::copy_n(static_cast<const float*>(block.c) + i * block.c_row, block.columns,
-                  to.c + (block.row + i) * to.n + block.column);
+      const std::int64_t at = (block.row + i) * to.n + block.column;
+      if (block.c != nullptr) {
+        std::copy_n(static_cast<const float*>(block.c) + i * block.c_row, block.columns, to.c + at);
+      }
+      for (std::int64_t j = at; j < at + block.columns; ++j) {
+        EXPECT_NE(to.c[j], -1e6F);
+        ++to.passed_on[j];
+      }
+    }
+    if (block.c != nullptr) return;
+    EXPECT_EQ(block.c_row, to.n);
+    EXPECT_LT(block.thread, to.gemm.threads);
+    if (to.gemm.completes == opdef::BlockCut::kRows) {
+      EXPECT_EQ(block.columns, to.n);
     }
   };
   prepared({.a = a.data(),
@@ -175,7 +191,7 @@ Results run(const Case& given) {
             .scratch = scratch.begin(),
             .column_sums = results.column_sums.data(),
             .finished = finished,
-            .context = &consumer});
+            .context = &reader});
   results.packed_a = counts.a;
   results.packed_b = counts.b;
   return results;
@@ -229,6 +245,7 @@ TEST(GemmDriver, ComputesProductsInAnyBlocksOnAnyThreads) {
                    << " threads " << threads);
       const Results results = run(one);
       EXPECT_EQ(results.c, c);
+      EXPECT_EQ(results.passed_on, std::vector<int>(c.size(), 1));
       EXPECT_TRUE(!one.sums || results.column_sums == sums);
       EXPECT_TRUE(!one.packs_b || results.packed_b == one.k * one.n);  // once each
       EXPECT_TRUE(!one.packs_a_once || results.packed_a == one.m * one.k);

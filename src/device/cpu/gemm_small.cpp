@@ -74,6 +74,18 @@ GemmTile<T> first_tile(const SmallPlan<T>& plan, const GemmOperands& operands) {
   return tile;
 }
 
+/// Rows of C.
+struct RowRange {
+  std::int64_t first = 0, count = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+template <class T>
+RowRange rows_of(const RowSplit<T>& rows, const Chunk& chunk) {
+  const std::int64_t first = rows.first(chunk.first(rows.count()));
+  return {.first = first, .count = rows.first(chunk.last(rows.count())) - first};
+}
+
 /// Runs one thread's chunk of the tiles of run_rows().
 template <class T>
 void run_row_chunk(GemmTile<T>& tile, const RowSplit<T>& rows, const Chunk& chunk) {
@@ -94,8 +106,36 @@ void run_row_chunk(GemmTile<T>& tile, const RowSplit<T>& rows, const Chunk& chun
   rows.small_fn(tile);
 }
 
+/// Says that rows of tiles in the B panels [first, last) are complete: in all of these at once, if
+/// they have the same rows.
 template <class T>
-void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed) {
+void pass_on(const SmallPlan<T>& plan, const GemmOperands& operands, const Chunk& rows,
+             std::int64_t first, std::int64_t last) {
+  const std::int64_t lanes = plan.target->lanes;
+  const auto pass = [&](const RowRange& range, std::int64_t begin, std::int64_t end) {
+    const std::int64_t column = plan.columns.first(begin) * lanes;
+    const std::int64_t columns = std::min(plan.columns.first(end) * lanes, plan.n) - column;
+    if (columns <= 0) return;
+    operands.finished(operands.context, {.c_row = plan.n,
+                                         .row = range.first,
+                                         .rows = range.count,
+                                         .column = column,
+                                         .columns = columns,
+                                         .part = rows.index,
+                                         .thread = rows.thread});
+  };
+  const RowRange wide = rows_of(plan.wide_rows, rows);
+  const RowRange narrow = rows_of(plan.narrow_rows, rows);
+  const std::int64_t middle = std::clamp(plan.columns.big_count, first, last);
+  if (middle == last || wide == narrow) return pass(wide, first, last);
+  pass(wide, first, middle);
+  pass(narrow, middle, last);
+}
+
+template <class T>
+void multiply_on_threads(const SmallPlan<T>& plan, const GemmOperands& operands,
+                         GemmTile<T>& tile) {
+  T* const packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) {
     parallel_blocks(plan.threads, plan.k, plan.target->lanes,
                     [&](std::int64_t first, std::int64_t last) {
@@ -109,18 +149,22 @@ void multiply_on_threads(const SmallPlan<T>& plan, GemmTile<T>& tile, T* packed)
     const Chunk rows{.index = chunk.index / plan.panel_parts, .count = plan.row_parts};
     const Chunk panels{.index = chunk.index % plan.panel_parts, .count = plan.panel_parts};
     const std::int64_t count = plan.columns.count();
-    visit_b_panels(plan, tile, panels.first(count), panels.last(count),
-                   [&](GemmTile<T>& top, const RowSplit<T>& all) {
-                     rows.count > 1 ? run_row_chunk(top, all, rows) : run_rows(top, all);
-                   });
+    const std::int64_t first = panels.first(count);
+    const std::int64_t last = panels.last(count);
+    visit_b_panels(plan, tile, first, last, [&](GemmTile<T>& top, const RowSplit<T>& all) {
+      rows.count > 1 ? run_row_chunk(top, all, rows) : run_rows(top, all);
+    });
+    if (operands.finished == nullptr) return;
+    pass_on(plan, operands, {.index = rows.index, .count = rows.count, .thread = chunk.thread},
+            first, last);
   });
 }
 
 template <class T>
-inline void multiply(const SmallPlan<T>& plan, GemmTile<T>& tile, std::byte* scratch) {
-  T* const packed = reinterpret_cast<T*>(scratch);
-  if (plan.threads > 1) return multiply_on_threads(plan, tile, packed);
+inline void multiply(const SmallPlan<T>& plan, const GemmOperands& operands, GemmTile<T>& tile) {
+  if (plan.threads > 1) return multiply_on_threads(plan, operands, tile);
   if (plan.pack_b) {
+    T* const packed = reinterpret_cast<T*>(operands.scratch);
     pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
     tile.b = packed;
   }
@@ -135,7 +179,7 @@ void multiply_with_extras(const SmallPlan<T>& plan, const GemmOperands& operands
   set_more(plan, operands, extras);
   if (plan.fetches) set_reads_next(plan, tile.c, tile.start, tile.start_row, extras);
   tile.extras = &extras;
-  multiply(plan, tile, operands.scratch);
+  multiply(plan, operands, tile);
 }
 
 template <class T>
@@ -143,7 +187,7 @@ void run_tiles(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const SmallPlan<T>*>(data);
   GemmTile<T> tile = first_tile(plan, operands);
   if (plan.fetches || plan.more_count > 0) return multiply_with_extras(plan, operands, tile);
-  multiply(plan, tile, operands.scratch);
+  multiply(plan, operands, tile);
 }
 
 /// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.
@@ -189,7 +233,7 @@ void run_dots(const void* data, const GemmOperands& operands) {
                         .start_column = plan.start_column,
                         .scale = tile.scale,
                         .finish = tile.finish};
-  on_threads(plan.threads, [&plan, &all](const Chunk& chunk) {
+  on_threads(plan.threads, [&](const Chunk& chunk) {
     GemmDots<T> dots = all;
     if (plan.m == 1) {
       const std::int64_t first = chunk.first(plan.n);
@@ -200,12 +244,22 @@ void run_dots(const void* data, const GemmOperands& operands) {
     } else {
       const std::int64_t units = ceil_div(plan.m, kGemmMaxRows);
       const std::int64_t first = chunk.first(units) * kGemmMaxRows;
-      dots.rows = std::min(chunk.last(units) * kGemmMaxRows, plan.m) - first;
+      dots.rows =
+          std::max(std::min(chunk.last(units) * kGemmMaxRows, plan.m) - first, std::int64_t{0});
       dots.a += first * plan.k;
       dots.c += first * plan.n;
       dots.start += first * dots.start_row;
     }
     if (dots.rows > 0 && dots.columns > 0) plan.target->dots(dots);
+    if (operands.finished == nullptr || dots.columns <= 0) return;
+    const std::int64_t at = dots.c - all.c;
+    operands.finished(operands.context, {.c_row = plan.n,
+                                         .row = at / plan.n,
+                                         .rows = dots.rows,
+                                         .column = at % plan.n,
+                                         .columns = dots.columns,
+                                         .part = plan.m == 1 ? 0 : chunk.index,
+                                         .thread = chunk.thread});
   });
 }
 
@@ -225,6 +279,14 @@ void plan_parts(SmallPlan<T>& plan) {
   if (static_cast<double>(longest * threads) <= kEven * static_cast<double>(tiles * panels)) return;
   plan.panel_parts = std::min(panels, kChunksPerThread * threads);
   plan.row_parts = std::min(tiles, ceil_div(kChunksPerThread * threads, plan.panel_parts));
+}
+
+/// Returns the parts in which threads complete C.
+template <class T>
+opdef::BlockCut cut_of(const SmallPlan<T>& plan) {
+  const bool has_all_columns = plan.panel_parts == 1;
+  const bool is_even = plan.columns.small_count == 0 || plan.wide_rows.big == plan.narrow_rows.big;
+  return has_all_columns && is_even ? opdef::BlockCut::kRows : opdef::BlockCut::kAny;
 }
 
 template <class T>
@@ -255,6 +317,7 @@ PreparedGemm prepare_small_gemm(const GemmProblem<T>& gemm, bool by_dots) {
   PreparedGemm prepared;
   const auto finish = [&](auto fn, const char* name) {
     prepared.fn = fn;
+    prepared.threads = gemm.threads;
     prepared.label = name;
     prepared.data = plan;
     return prepared;
@@ -262,6 +325,10 @@ PreparedGemm prepare_small_gemm(const GemmProblem<T>& gemm, bool by_dots) {
   if (by_dots) {
     plan->pack_b = !gemm.transpose_b && n != 1 && k != 1;
     if (plan->pack_b) prepared.scratch_bytes = n * k * kSize;
+    if (plan->threads > 1) {
+      prepared.completes = m > 1 ? opdef::BlockCut::kRows : opdef::BlockCut::kAny;
+      prepared.parts = m > 1 ? plan->threads : 1;
+    }
     return finish(run_dots<T>, "dots");
   }
   if (n == 1 && gemm.transpose_a && (!gemm.target->needs_padding || m % lanes == 0)) {
@@ -283,6 +350,10 @@ PreparedGemm prepare_small_gemm(const GemmProblem<T>& gemm, bool by_dots) {
   }
   plan_b_panels(*plan, m, n);
   plan_parts(*plan);
+  if (plan->threads > 1) {
+    prepared.completes = cut_of(*plan);
+    prepared.parts = plan->row_parts;
+  }
   return finish(run_tiles<T>, "tiles");
 }
 

@@ -197,7 +197,7 @@ class GemmRun {
         c_(one.c_dtype, m() * n()),
         sums_(sum_type(), n()) {}
 
-  /// Computes C, sums of columns and times that a consumer gets each element.
+  /// Computes C, sums of columns and times that a consumer or follower gets each element.
   void run() {
     const GemmSpec& spec = case_.gemm;
     const PreparedGemm gemm = case_.prepare();
@@ -207,7 +207,9 @@ class GemmRun {
     if (spec.b_is_packed) pack_gemm_b(spec, b_.data(), packed.begin());
     const bool adds_matrix = spec.start == GemmStart::kMatrix;
     if (case_.is_in_place) c_.copy(adds_matrix ? start_ : matrix_);
+    passes_parts_ = spec.has_consumer || gemm.completes != opdef::BlockCut::kNone;
     times_.assign(static_cast<std::size_t>(m() * n()), 0);
+    seen_.assign(times_.size(), 0);
     GemmOperands operands{.a = a_.data(),
                           .b = spec.b_is_packed ? packed.begin() : b_.data(),
                           .start = case_.is_in_place && adds_matrix ? c_.data() : start_.data(),
@@ -223,6 +225,9 @@ class GemmRun {
       operands.finished = consume;
       operands.context = this;
       operands.reads_next = {scales_.data(), nullptr, matrix_.data()};
+    } else if (passes_parts_) {
+      operands.finished = follow;
+      operands.context = this;
     }
     gemm(operands);
   }
@@ -239,7 +244,10 @@ class GemmRun {
         const std::int64_t at = i * n() + j;
         ASSERT_LE(std::abs(c_[at] - value), bound)
             << label_ << " at [" << i << ", " << j << "]: " << c_[at] << ", expected " << value;
-        ASSERT_EQ(times_[static_cast<std::size_t>(at)], spec.has_consumer ? 1 : 0) << label_;
+        ASSERT_EQ(times_[static_cast<std::size_t>(at)], passes_parts_ ? 1 : 0) << label_;
+        ASSERT_TRUE(spec.has_consumer || !passes_parts_ ||
+                    seen_[static_cast<std::size_t>(at)] == c_[at] || std::isnan(c_[at]))
+            << label_;
         sums[static_cast<std::size_t>(j)] += value;
         bounds[static_cast<std::size_t>(j)] += bound + 64 * c_.half_unit() * std::abs(value);
       }
@@ -313,9 +321,23 @@ class GemmRun {
     }
   }
 
+  /// Reads parts of C in place.
+  static void follow(const void* context, const GemmBlock& block) {
+    auto& all = *static_cast<GemmRun*>(const_cast<void*>(context));
+    for (std::int64_t i = block.row; i < block.row + block.rows; ++i) {
+      for (std::int64_t j = block.column; j < block.column + block.columns; ++j) {
+        const auto at = static_cast<std::size_t>(i * all.n() + j);
+        all.seen_[at] = all.c_[i * all.n() + j];
+        ++all.times_[at];
+      }
+    }
+  }
+
   GemmCase case_;
   TestMatrix a_, b_, start_, row_, matrix_, scales_, c_, sums_;
+  bool passes_parts_ = false;
   std::vector<unsigned char> times_;
+  std::vector<double> seen_;  ///< by a follower, when it gets each element
   std::string label_;
 };
 

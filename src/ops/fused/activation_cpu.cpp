@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include "device/cpu/threads.h"
 #include "device/cpu_options.h"
@@ -24,15 +26,10 @@ struct Task {
 constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
 
 template <class T>
-void run(const Task& task, KernelArgs args) {
-  const auto* x = args.at<T>(0);
-  auto* y = args.at<T>(1);
+void apply(const Task& task, KernelArgs args, std::int64_t first, std::int64_t last) {
   auto* slope = args.at<T>(2);
-  device::parallel_blocks(
-      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
-        activation_rows::apply(task.isa, task.function, x + first, y + first,
-                               slope == nullptr ? nullptr : slope + first, last - first);
-      });
+  activation_rows::apply(task.isa, task.function, args.at<T>(0) + first, args.at<T>(1) + first,
+                         slope == nullptr ? nullptr : slope + first, last - first);
 }
 
 constexpr std::int64_t kPart = 512;  // elements converted at a time
@@ -45,28 +42,45 @@ struct F16Task : Task {
   bool has_gradient = false;
 };
 
-void run_f16(const F16Task& task, KernelArgs args) {
-  device::parallel_blocks(
-      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
-        alignas(64) float x[kPart];
-        alignas(64) float y[kPart];
-        alignas(64) float slopes[kPart];
-        for (std::int64_t at = first; at < last; at += kPart) {
-          const std::int64_t count = std::min(kPart, last - at);
-          const float* from = task.x.load(args, at, count, x);
-          float* to = task.result.place(args, at, y);
-          if (task.has_gradient) {
-            const float* dy = task.dy.load(args, at, count, y);
-            activation_rows::multiply_slopes(task.isa, task.function, from, dy, to, count);
-          } else {
-            float* slope =
-                task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
-            activation_rows::apply(task.isa, task.function, from, to, slope, count);
-            if (slope != nullptr) task.slope.finish(args, at, count, slope);
-          }
-          task.result.finish(args, at, count, to);
-        }
-      });
+void apply_f16(const F16Task& task, KernelArgs args, std::int64_t first, std::int64_t last) {
+  alignas(64) float x[kPart];
+  alignas(64) float y[kPart];
+  alignas(64) float slopes[kPart];
+  for (std::int64_t at = first; at < last; at += kPart) {
+    const std::int64_t count = std::min(kPart, last - at);
+    const float* from = task.x.load(args, at, count, x);
+    float* to = task.result.place(args, at, y);
+    if (task.has_gradient) {
+      const float* dy = task.dy.load(args, at, count, y);
+      activation_rows::multiply_slopes(task.isa, task.function, from, dy, to, count);
+    } else {
+      float* slope = task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
+      activation_rows::apply(task.isa, task.function, from, to, slope, count);
+      if (slope != nullptr) task.slope.finish(args, at, count, slope);
+    }
+    task.result.finish(args, at, count, to);
+  }
+}
+
+/// Returns the kernel whose elements kApply computes, alone or by blocks.
+template <auto kApply, class AnyTask>
+KernelOffer prepared_elements(const AnyTask& task, std::string label) {
+  const auto run = [](const void* raw, KernelArgs args, const Launch& /*launch*/) {
+    const auto& task = *static_cast<const AnyTask*>(raw);
+    device::parallel_blocks(
+        task.threads, task.count, kBlock,
+        [&](std::int64_t first, std::int64_t last) { kApply(task, args, first, last); });
+  };
+  KernelOffer offer = prepared(run, task, std::move(label));
+  offer.kernel.by_blocks.fn = [](const void* raw, KernelArgs args, const Launch& /*launch*/,
+                                 const opdef::Block& block) {
+    const auto& task = *static_cast<const AnyTask*>(raw);
+    block.visit_ranges(
+        [&](std::int64_t first, std::int64_t last) { kApply(task, args, first, last); });
+  };
+  offer.kernel.by_blocks.cut = opdef::BlockCut::kAny;
+  offer.kernel.by_blocks.threads = task.threads;
+  return offer;
 }
 
 constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};
@@ -105,13 +119,15 @@ KernelOffer offer_f16(const KernelRequest& request) {
   task.x = F16Stream::operand(task.isa, 0, request.inputs[0].dtype);
   if (task.has_gradient) task.dy = F16Stream::operand(task.isa, 1, request.inputs[1].dtype);
   task.result = F16Stream::result(task.isa, result, request.outputs[0].dtype);
-  KernelOffer offer = prepared<run_f16>(
+  KernelOffer offer = prepared_elements<apply_f16>(
       task, fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
                         task.has_gradient ? " gradient"
                         : has_slope       ? ", slope"
                                           : "",
                         request.inputs[0].dims.to_string()));
   // Each chunk is read before it is written; the planner compares the sizes.
+  offer.kernel.by_blocks.inputs = {0};
+  if (task.has_gradient) offer.kernel.by_blocks.inputs = {0, 1};
   offer.kernel.in_place = {{0, 0}};
   if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
@@ -144,9 +160,11 @@ KernelOffer offer_activation(const KernelRequest& request) {
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
   KernelOffer offer = offer_for_types<float, double>(request, x.dtype, [&]<class T>(T) {
-    return prepared<run<T>>(task, fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
-                                              has_slope ? ", slope" : "", x.dims.to_string()));
+    return prepared_elements<apply<T>>(
+        task, fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
+                          has_slope ? ", slope" : "", x.dims.to_string()));
   });
+  offer.kernel.by_blocks.inputs = {0};
   offer.kernel.in_place = {{0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
   return offer;

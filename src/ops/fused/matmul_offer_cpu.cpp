@@ -35,13 +35,15 @@ struct MatmulData {
   device::ScratchArray<std::byte> product = {};  ///< in scratch, else it is in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
+  bool is_by_blocks = false;  ///< the epilogue, as the GEMM completes them
   /// Arguments of the epilogue; kScratch: its scratch block; kMatmul: the product in scratch.
   std::vector<int> epilogue_args;
   device::ScratchArray<std::byte*> table = {};
   device::ScratchArray<std::byte> epilogue_scratch = {};
 };
 
-void run_gemm(const MatmulData& data, KernelArgs args) {
+/// Runs the GEMM, and the launch's followers where it completes blocks.
+void run_gemm(const MatmulData& data, KernelArgs args, const Launch& launch) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
@@ -59,20 +61,49 @@ void run_gemm(const MatmulData& data, KernelArgs args) {
   if (data.factor >= 0) {
     operands.factor = read_float(args[data.factor], data.dtype);
   }
+  if (launch.follower != nullptr) {
+    operands.context = &launch;
+    operands.finished = [](const void* context, const device::GemmBlock& block) {
+      static_cast<const Launch*>(context)->complete({.row = block.row,
+                                                     .rows = block.rows,
+                                                     .column = block.column,
+                                                     .columns = block.columns,
+                                                     .width = block.c_row,
+                                                     .part = block.part,
+                                                     .thread = block.thread});
+    };
+  }
   data.gemm(operands);
 }
 
-void run_matmul_and_epilogue(const MatmulData& product, KernelArgs args, const Launch& launch) {
-  run_gemm(product, args);
-  std::byte* scratch = args[product.scratch];
-  std::byte** table = product.table.in(scratch);
-  std::byte** next = table;
-  for (const int arg : product.epilogue_args) {
-    *next++ = arg == kMatmul    ? product.product.in(scratch)
-              : arg == kScratch ? product.epilogue_scratch.in(scratch)
+/// Writes the arguments of the epilogue to its table.
+KernelArgs epilogue_args(const MatmulData& data, KernelArgs args) {
+  std::byte* scratch = args[data.scratch];
+  std::byte** next = data.table.in(scratch);
+  for (const int arg : data.epilogue_args) {
+    *next++ = arg == kMatmul    ? data.product.in(scratch)
+              : arg == kScratch ? data.epilogue_scratch.in(scratch)
                                 : args[arg];
   }
-  product.epilogue.fn(product.epilogue.data.get(), table, launch);
+  return data.table.in(scratch);
+}
+
+void run_matmul_and_epilogue(const MatmulData& data, KernelArgs args, const Launch& launch) {
+  run_gemm(data, args, launch);
+  data.epilogue.fn(data.epilogue.data.get(), epilogue_args(data, args), launch);
+}
+
+void run_matmul_with_epilogue(const MatmulData& data, KernelArgs args, const Launch& launch) {
+  const opdef::Follower epilogue{.fn = data.epilogue.by_blocks.fn,
+                                 .data = data.epilogue.data.get(),
+                                 .args = epilogue_args(data, args),
+                                 .next = launch.follower};
+  Launch joint = launch;
+  joint.follower = &epilogue;
+  run_gemm(data, args, joint);
+  if (const auto finish = data.epilogue.by_blocks.finish) {
+    finish(epilogue.data, epilogue.args, launch);
+  }
 }
 
 bool is_zero(const ExprProgram& program, std::int32_t i) {
@@ -211,6 +242,10 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
                                       .stored = 1,
                                       .threads = request.threads,
                                       .isa = device::isa_of(request)};
+  if (data.gemm.completes != opdef::BlockCut::kNone) {
+    elementwise.block_threads = data.gemm.threads;
+    elementwise.block_parts = data.gemm.parts;
+  }
   const bool is_apart = result.dtype != sum_dtype(spec);
   data.epilogue_args.push_back(is_apart ? kMatmul : data.c);
   for (const int input : spec.epilogue_inputs) {
@@ -230,12 +265,13 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
   data.epilogue_args.push_back(kScratch);
   KernelOffer offer = device::prepare_elementwise(elementwise);
   if (offer.kernel.fn == nullptr) return offer.declined;
-  device::ScratchLayout of_epilogue;
-  data.table = of_epilogue.reserve<std::byte*>(std::ssize(data.epilogue_args));
-  data.epilogue_scratch = of_epilogue.reserve<std::byte>(offer.kernel.scratch_bytes);
-  // The product no longer needs its scratch when the epilogue starts.
+  data.is_by_blocks =
+      offer.kernel.by_blocks.fn != nullptr && data.gemm.completes != opdef::BlockCut::kNone;
   device::ScratchLayout all;
-  all.reserve<std::byte>(std::max(scratch_bytes, of_epilogue.size_bytes()));
+  if (data.is_by_blocks) all.reserve<std::byte>(scratch_bytes);  // the product runs meanwhile
+  data.table = all.reserve<std::byte*>(std::ssize(data.epilogue_args));  // else it has ended
+  data.epilogue_scratch = all.reserve<std::byte>(offer.kernel.scratch_bytes);
+  if (all.size_bytes() < scratch_bytes) all.reserve<std::byte>(scratch_bytes - all.size_bytes());
   if (is_apart) data.product = all.reserve<std::byte>(result.dims.size_bytes(sum_dtype(spec)));
   scratch_bytes = all.size_bytes();
   data.epilogue = std::move(offer.kernel);
@@ -334,8 +370,15 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return KernelOffer::decline(std::move(reason));
     }
-    offer.kernel.fn = kKernel<run_matmul_and_epilogue>;
+    offer.kernel.fn =
+        data->is_by_blocks ? kKernel<run_matmul_with_epilogue> : kKernel<run_matmul_and_epilogue>;
     offer.kernel.label += " + " + data->epilogue.label;
+  }
+  if (!spec.epilogue || data->is_by_blocks) {
+    offer.kernel.completes = {.cut = data->gemm.completes,
+                              .width = spec.gemm.n,
+                              .parts = data->gemm.parts,
+                              .threads = data->gemm.threads};
   }
   // Each element of the addends is read before the result overwrites it.
   const auto may_hold_result = [&](int input, GemmStart kind) {

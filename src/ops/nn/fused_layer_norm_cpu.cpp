@@ -158,7 +158,9 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
   }
 }
 
-void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
+/// Computes rows [first, last); `thread` has the buffers.
+void norm_rows(const NormTask& task, KernelArgs args, const Launch& launch, std::int64_t first,
+               std::int64_t last, std::int64_t thread) {
   const Rows& rows = task.rows;
   const float* residual = args.find<float>(task.residual);
   const float* scale = args.find<float>(task.scale);
@@ -170,35 +172,54 @@ void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
   const Drop drop = drop_of(task, args);
   const std::int64_t group = group_elements(rows);
   const bool has_y = !task.y.is_absent(args);
+  float* own = task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + thread * (2 * group);
+  visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
+    const std::int64_t begin = row * rows.size;
+    const std::int64_t end = begin + count * rows.size;
+    const float* values = task.x.load(args, begin, end - begin, own);
+    for (std::int64_t at = begin; residual != nullptr && at < end; at += rows.size) {
+      drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at),
+                   values + (at - begin), residual + at, rows.size, sum + at,
+                   mask == nullptr ? nullptr : mask + at);
+    }
+    if (residual != nullptr) values = sum + begin;
+    const auto statistics = statistics_of(values, rows, count);
+    float* y = has_y ? task.y.place(args, begin, own + group) : nullptr;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Statistics& s = statistics[static_cast<std::size_t>(i)];
+      if (means != nullptr) means[row + i] = s.mean;
+      if (inverses != nullptr) inverses[row + i] = s.inverse;
+      const std::int64_t at = i * rows.size;
+      if (!has_y) continue;
+      stretches::scale_row(rows.isa, values + at, s.mean, s.inverse, scale, bias, y + at,
+                           rows.size);
+    }
+    if (has_y) task.y.finish(args, begin, end - begin, y);
+  });
+}
+
+void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
+  const Rows& rows = task.rows;
   const std::int64_t chunks = device::chunks_of(rows.threads, rows.count);
   device::on_threads(rows.threads, chunks, [&](const device::Chunk& chunk) {
-    float* own =
-        task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + chunk.thread * (2 * group);
-    visit_groups(rows, chunk.first(rows.count), chunk.last(rows.count),
-                 [&](std::int64_t row, std::int64_t count) {
-                   const std::int64_t begin = row * rows.size;
-                   const std::int64_t end = begin + count * rows.size;
-                   const float* values = task.x.load(args, begin, end - begin, own);
-                   for (std::int64_t at = begin; residual != nullptr && at < end; at += rows.size) {
-                     drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at),
-                                  values + (at - begin), residual + at, rows.size, sum + at,
-                                  mask == nullptr ? nullptr : mask + at);
-                   }
-                   if (residual != nullptr) values = sum + begin;
-                   const auto statistics = statistics_of(values, rows, count);
-                   float* y = has_y ? task.y.place(args, begin, own + group) : nullptr;
-                   for (std::int64_t i = 0; i < count; ++i) {
-                     const Statistics& s = statistics[static_cast<std::size_t>(i)];
-                     if (means != nullptr) means[row + i] = s.mean;
-                     if (inverses != nullptr) inverses[row + i] = s.inverse;
-                     const std::int64_t at = i * rows.size;
-                     if (!has_y) continue;
-                     stretches::scale_row(rows.isa, values + at, s.mean, s.inverse, scale, bias,
-                                          y + at, rows.size);
-                   }
-                   if (has_y) task.y.finish(args, begin, end - begin, y);
-                 });
+    norm_rows(task, args, launch, chunk.first(rows.count), chunk.last(rows.count), chunk.thread);
   });
+}
+
+KernelOffer prepared_norm(NormTask task, std::string label) {
+  opdef::BlockWork work{.cut = opdef::BlockCut::kRows,
+                        .inputs = {0},
+                        .width = task.rows.size,
+                        .threads = task.rows.threads};
+  work.fn = [](const void* raw, KernelArgs args, const Launch& launch, const opdef::Block& block) {
+    norm_rows(*static_cast<const NormTask*>(raw), args, launch, block.row, block.row + block.rows,
+              block.thread);
+  };
+  if (task.residual >= 0) work.inputs.push_back(task.residual);
+  if (task.scratch >= 0) work.most_threads = task.rows.threads;
+  KernelOffer offer = prepared<run_norm>(std::move(task), std::move(label));
+  offer.kernel.by_blocks = std::move(work);
+  return offer;
 }
 
 // ---- gradient ----
@@ -382,11 +403,11 @@ KernelOffer offer_norm(const KernelRequest& request) {
   if (request.has_output(1)) task.mean = first + 1;
   if (request.has_output(2)) task.inverse = first + 2;
   if (!task.x.is_f16() && !task.y.is_f16()) {
-    return prepared<run_norm>(std::move(task), "simd rows");
+    return prepared_norm(std::move(task), "simd rows");
   }
   task.scratch = first + static_cast<int>(request.outputs.size());
   const std::int64_t elements = task.rows.threads * (2 * group_elements(task.rows));
-  KernelOffer offer = prepared<run_norm>(std::move(task), "simd rows by halves");
+  KernelOffer offer = prepared_norm(std::move(task), "simd rows by halves");
   offer.kernel.scratch_bytes = elements * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
@@ -432,7 +453,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   }
   const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
   const bool drops = task.drops;
-  KernelOffer offer = prepared<run_norm>(std::move(task), label);
+  KernelOffer offer = prepared_norm(std::move(task), label);
   offer.kernel.in_place = {{0, 1}, {1, 1}};
   if (drops) note_dropout_check(request, offer, 4, 5);
   return offer;

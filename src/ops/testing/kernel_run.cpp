@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <random>
+#include <utility>
 
+#include "base/rounding.h"
 #include "opdef/packed_constants.h"
 #include "ops/builtin.h"
 #include "ops/testing/case_runner.h"
@@ -47,7 +50,51 @@ class GuardedBlock {
   Tensor block_;
 };
 
-KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, int rank) {
+using Function = std::function<void(opdef::KernelArgs args, const opdef::Launch& launch)>;
+
+// Calls the kernel for blocks that cover all results, in any order.
+void run_by_blocks(const KernelCall& call, const opdef::PreparedKernel& kernel,
+                   opdef::KernelArgs args, const opdef::Launch& launch) {
+  const opdef::BlockWork& work = kernel.by_blocks;
+  const auto present = std::ranges::find_if(call.outputs, &opdef::TensorDesc::is_present);
+  if (present == call.outputs.end()) return;
+  const Dims& dims = present->dims;
+  const std::int64_t size = dims.num_elements();
+  if (size == 0) return;
+  const std::int64_t last = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
+  const std::int64_t width = work.width > 0 ? work.width : last;
+  std::mt19937 random(static_cast<unsigned>(size));
+  const auto cut = [&](std::int64_t total) {
+    std::vector<std::int64_t> ends{0};
+    while (ends.back() < total) {
+      const auto step = static_cast<std::int64_t>(random() % 40) + 1;
+      ends.push_back(std::min(ends.back() + step * base::ceil_div(total, 100), total));
+    }
+    return ends;
+  };
+  const std::vector<std::int64_t> rows = cut(size / width);
+  const bool needs_rows = work.cut == opdef::BlockCut::kRows;
+  const std::vector<std::int64_t> columns =
+      needs_rows ? std::vector{std::int64_t{0}, width} : cut(width);
+  std::vector<opdef::Block> blocks;
+  for (std::size_t r = 0; r + 1 < rows.size(); ++r) {
+    for (std::size_t c = 0; c + 1 < columns.size(); ++c) {
+      blocks.push_back({.row = rows[r],
+                        .rows = rows[r + 1] - rows[r],
+                        .column = columns[c],
+                        .columns = columns[c + 1] - columns[c],
+                        .width = width,
+                        .thread = static_cast<std::int64_t>(random() % 8) % work.most_threads});
+    }
+  }
+  std::ranges::shuffle(blocks, random);
+  for (const opdef::Block& block : blocks) {
+    work.fn(kernel.data.get(), args, launch, block);
+  }
+}
+
+KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, int rank,
+                  const Function& function) {
   std::vector<std::byte*> args;
   for (const Tensor& input : call.inputs) {
     args.push_back(input.is_defined() ? const_cast<std::byte*>(input.raw()) : nullptr);  // NOLINT
@@ -61,7 +108,7 @@ KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, i
   args.push_back(scratch.data());
   opdef::Launch launch;
   launch.cells = &call.cells;
-  kernel.fn(kernel.data.get(), args.data(), launch);
+  function(args.data(), launch);
   scratch.expect_guards("the scratch of " + kernel.label);
 
   KernelRun run{.rank = rank, .label = kernel.label, .outputs = {}};
@@ -75,6 +122,24 @@ KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, i
                   static_cast<std::size_t>(copy.size_bytes()));
     }
     run.outputs.push_back(std::move(copy));
+  }
+  return run;
+}
+
+KernelRun run_one(const KernelCall& call, const opdef::PreparedKernel& kernel, int rank) {
+  KernelRun run =
+      run_one(call, kernel, rank, [&](opdef::KernelArgs args, const opdef::Launch& launch) {
+        kernel.fn(kernel.data.get(), args, launch);
+      });
+  if (kernel.by_blocks.fn == nullptr) return run;
+  const KernelRun apart =
+      run_one(call, kernel, rank, [&](opdef::KernelArgs args, const opdef::Launch& launch) {
+        run_by_blocks(call, kernel, args, launch);
+      });
+  for (std::size_t i = 0; i < run.outputs.size(); ++i) {
+    if (!run.outputs[i].is_defined()) continue;
+    EXPECT_TRUE(run.outputs[i].equals(apart.outputs[i]))
+        << "output " << i << " of " << kernel.label << " differs by blocks";
   }
   return run;
 }

@@ -1,0 +1,187 @@
+#include "runtime/joint_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "opdef/activation.h"
+#include "runtime/executor.h"
+#include "runtime/testing/builtin_engine.h"
+#include "runtime/testing/model_draft.h"
+
+// Steps that run together, block by block, with the bits that they have apart. Timed steps run
+// apart.
+
+namespace onnxgrad::runtime::joint_steps_test {
+namespace {
+
+using ir::Value;
+
+constexpr std::int64_t kRows = 320;
+
+/// A model of matrices [kRows, n], whose numbers are between -1 and 1.
+class Draft : public ModelDraft {
+ public:
+  explicit Draft(unsigned seed) : random_(seed) {}
+
+  Value* constant(const Dims& dims) {
+    std::vector<float> values(static_cast<std::size_t>(dims.num_elements()));
+    for (float& value : values) value = static_cast<float>(random_() >> 8) * 0x1p-23F - 1;
+    return g.constant(Tensor::from(values, dims));
+  }
+  Value* matrix(std::int64_t columns) {
+    Value* value = input(("x" + std::to_string(feeds_.size())).c_str(), Dims{kRows, columns},
+                         DataType::kFloat32);
+    std::vector<float> values(static_cast<std::size_t>(kRows * columns));
+    for (float& number : values) number = static_cast<float>(random_() >> 8) * 0x1p-23F - 1;
+    feeds_.push_back(Tensor::from(values, Dims{kRows, columns}));
+    return value;
+  }
+  static std::int64_t columns(const Value* x) { return x->type.fixed_dims()[1]; }
+
+  /// x W + bias, or + `residual` if it has as many columns.
+  Value* product(Value* x, std::int64_t columns, Value* residual = nullptr) {
+    const bool adds = residual != nullptr && Draft::columns(residual) == columns;
+    return g.op("Gemm",
+                {x, constant({Draft::columns(x), columns}), adds ? residual : constant({columns})});
+  }
+  Value* normalisation(Value* x) {
+    const Dims dims{columns(x)};
+    return g.op("LayerNormalization", {x, constant(dims), constant(dims)},
+                {{.name = "axis", .value = std::int64_t{-1}}});
+  }
+  /// GELU and its slope.
+  std::vector<Value*> activation(Value* x) {
+    ir::Node* node = model.graph->add_node(
+        opdef::kActivation, {x}, 2, {{.name = "function", .value = std::int64_t{0}}},
+        ir::kFusedDomain, "gelu" + std::to_string(model.graph->nodes.size()));
+    for (Value* output : node->outputs) output->type = x->type;
+    return node->outputs;
+  }
+
+  std::shared_ptr<const ir::Model> take(std::vector<Value*> outputs) {
+    model.graph->outputs = std::move(outputs);
+    return std::make_shared<const ir::Model>(std::move(model));
+  }
+  const std::vector<Tensor>& feeds() const { return feeds_; }
+  unsigned below(std::size_t limit) { return static_cast<unsigned>(random_() % limit); }
+
+ private:
+  std::mt19937 random_;
+  std::vector<Tensor> feeds_;
+};
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+/// Compares joint steps with steps apart; returns how many groups there were.
+std::size_t compare(const std::shared_ptr<const ir::Model>& model, const std::vector<Tensor>& feeds,
+                    int threads) {
+  Executor executor(model, builtin_engine(), {.threads = threads});
+  const std::vector<Tensor> joint = executor.run(feeds);
+  executor.set_profiling(true);
+  const std::vector<Tensor> apart = executor.run(feeds);
+  std::vector<Dims> dims;
+  for (const Tensor& feed : feeds) dims.push_back(feed.dims());
+  const std::string text = executor.prepare(dims).to_text();
+  std::vector<std::size_t> blocks;
+  for (std::size_t i = 0; i < joint.size(); ++i) blocks.push_back(i);
+  Executor keeping(model, builtin_engine(), {.threads = threads, .output_blocks = blocks});
+  const std::vector<Tensor> kept = keeping.run_owning(feeds);
+  for (std::size_t i = 0; i < joint.size(); ++i) {
+    EXPECT_TRUE(joint[i].equals(apart[i])) << "output " << i << " of\n" << text;
+    EXPECT_TRUE(kept[i].equals(apart[i])) << "output " << i << " of\n" << text;
+  }
+  return count(text, "(with ");
+}
+
+bool is_on_host() { return builtin_engine().device.is_host(); }
+
+TEST(JointSteps, AProductAndWhatReadsItsBlocks) {
+  if (!is_on_host()) GTEST_SKIP() << "joint steps are those of the CPU";
+  for (const int threads : {2, 5}) {
+    Draft draft(1);
+    Value* x = draft.matrix(256);
+    const auto gelu = draft.activation(draft.product(x, 768));
+    Value* y = draft.normalisation(draft.product(gelu[0], 256, x));
+    const auto model = draft.take({gelu[1], y});
+    EXPECT_EQ(compare(model, draft.feeds(), threads), 2U) << threads;
+  }
+}
+
+// Steps that need other blocks, or another result of the group, wait.
+TEST(JointSteps, OthersAreApart) {
+  if (!is_on_host()) GTEST_SKIP() << "joint steps are those of the CPU";
+  const auto groups_of = [](auto make) {
+    Draft draft(2);
+    Value* product = draft.product(draft.matrix(256), 768);
+    std::vector<Value*> outputs = make(draft, product);
+    const auto model = draft.take(std::move(outputs));
+    return compare(model, draft.feeds(), 2);
+  };
+  EXPECT_EQ(groups_of([](Draft& draft, Value* x) {
+              Value* turned = draft.g.op("Transpose", {x});
+              return draft.activation(turned);
+            }),
+            0U);
+  EXPECT_EQ(groups_of([](Draft& draft, Value* x) {  // the scale is a result
+              Value* row = draft.g.op("ReduceSum", {x, draft.g.ints({0})},
+                                      {{.name = "keepdims", .value = std::int64_t{0}}});
+              return std::vector{draft.g.op("LayerNormalization", {x, row},
+                                            {{.name = "axis", .value = std::int64_t{-1}}})};
+            }),
+            0U);
+}
+
+// Memory of operands that a group still reads is not given away: random graphs, whose values die at
+// random places.
+TEST(JointSteps, HaveTheBitsOfStepsApart) {
+  if (!is_on_host()) GTEST_SKIP() << "joint steps are those of the CPU";
+  std::size_t groups = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    Draft draft(seed);
+    std::vector<Value*> values{draft.matrix(64), draft.matrix(256), draft.matrix(768)};
+    const auto any = [&] {  // mostly a new one
+      const std::size_t back = draft.below(3) == 0 ? draft.below(values.size()) : 0;
+      return values[values.size() - 1 - back];
+    };
+    for (int step = 0; step < 14; ++step) {
+      constexpr std::int64_t kColumns[] = {64, 100, 256, 768};
+      switch (draft.below(6)) {
+        case 0:
+        case 1:
+          values.push_back(draft.product(any(), kColumns[draft.below(4)], any()));
+          break;
+        case 2:
+          values.push_back(draft.normalisation(any()));
+          break;
+        case 3:
+          values.push_back(draft.activation(any())[draft.below(2)]);
+          break;
+        case 4:
+          values.push_back(draft.g.op("Tanh", {any()}));
+          break;
+        default: {
+          Value* x = any();
+          values.push_back(draft.g.op("Mul", {x, draft.g.op("Sigmoid", {x})}));
+        }
+      }
+    }
+    std::vector<Value*> outputs{values.back(), values[values.size() - 4]};
+    const auto model = draft.take(std::move(outputs));
+    groups += compare(model, draft.feeds(), 1 + static_cast<int>(seed % 4));
+  }
+  EXPECT_GT(groups, 20U);
+}
+
+}  // namespace
+}  // namespace onnxgrad::runtime::joint_steps_test
