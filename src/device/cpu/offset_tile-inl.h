@@ -21,13 +21,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 12, 8, 6};
-constexpr int kDotChannels = kMaxDotChannels;
-constexpr int kDotTaps = kMaxDotTaps;
 #else
 constexpr int kMaxVectors = 3;
 constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 4, 0};
-constexpr int kDotChannels = 2;
-constexpr int kDotTaps = 5;
 #endif
 
 template <class T, int kRows, int kVectors>
@@ -161,61 +157,6 @@ void plane_tile(const PlaneTile<T>& tile) {
   }
 }
 
-template <class T, int kChannels, int kTaps>
-void tap_dots(const TapDots<T>& dots) {
-  const hn::ScalableTag<T> d;
-  using V = hn::Vec<decltype(d)>;
-  constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  const std::int64_t whole = dots.columns / kLanes * kLanes;
-  const std::int64_t rest = dots.columns - whole;
-  const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-  V sum[kChannels][kTaps];
-#pragma GCC unroll 8
-  for (int i = 0; i < kChannels; ++i) {
-#pragma GCC unroll 8
-    for (int t = 0; t < kTaps; ++t) sum[i][t] = hn::Zero(d);
-  }
-  const std::ptrdiff_t y_channel = dots.y_channel;
-  for (std::int64_t block = 0; block < dots.blocks; ++block) {
-    for (std::int64_t r = 0; r < dots.rows; ++r) {
-      const T* y = dots.y + block * dots.y_block + r * dots.y_row;
-      const T* x = dots.x + block * dots.x_block + r * dots.x_row;
-      const T* taps[kTaps];
-#pragma GCC unroll 8
-      for (int t = 0; t < kTaps; ++t) taps[t] = x + dots.offsets[t];
-      const auto add = [&](auto load, std::int64_t j) HWY_ATTR {
-        V dy[kChannels];
-#pragma GCC unroll 8
-        for (int i = 0; i < kChannels; ++i) dy[i] = load(y + i * y_channel + j);
-#pragma GCC unroll 8
-        for (int t = 0; t < kTaps; ++t) {
-          const V value = load(taps[t] + j);
-#pragma GCC unroll 8
-          for (int i = 0; i < kChannels; ++i) sum[i][t] = hn::MulAdd(dy[i], value, sum[i][t]);
-        }
-      };
-      for (std::int64_t j = 0; j < whole; j += kLanes) {
-        add([&](const T* from) HWY_ATTR { return hn::LoadU(d, from); }, j);
-      }
-      if (rest > 0) {
-        add([&](const T* from) HWY_ATTR { return load_first(d, mask, from, rest); }, whole);
-      }
-    }
-  }
-#pragma GCC unroll 8
-  for (int i = 0; i < kChannels; ++i) {
-#pragma GCC unroll 8
-    for (int t = 0; t < kTaps; ++t) {
-      dots.sums[i * dots.sums_row + t] += hn::GetLane(hn::SumOfLanes(d, sum[i][t]));
-    }
-  }
-}
-
-template <class T, int kChannels, int... kTap>
-void fill_dots(OffsetTarget<T>& target, std::integer_sequence<int, kTap...> /*taps*/) {
-  ((target.tap_dots[kChannels - 1][kTap] = tap_dots<T, kChannels, kTap + 1>), ...);
-}
-
 template <class T, int kVectors, int... kRow>
 void fill_tiles(OffsetTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
   target.max_rows[kVectors - 1] = sizeof...(kRow);
@@ -233,15 +174,6 @@ OffsetTarget<T> make_target() {
   fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
   if constexpr (kMaxVectors > 3) {
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
-  }
-  target.max_dot_channels = kDotChannels;
-  target.max_dot_taps = kDotTaps;
-  constexpr auto kTaps = std::make_integer_sequence<int, kDotTaps>();
-  fill_dots<T, 1>(target, kTaps);
-  fill_dots<T, 2>(target, kTaps);
-  if constexpr (kDotChannels > 2) {
-    fill_dots<T, 3>(target, kTaps);
-    fill_dots<T, 4>(target, kTaps);
   }
   return target;
 }

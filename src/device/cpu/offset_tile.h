@@ -60,32 +60,6 @@ struct PlaneTile {
 template <class T>
 using PlaneTileFn = void (*)(const PlaneTile<T>& tile);
 
-/// Sums over blocks of rows of positions: sums[i, t] += sum over block n, row r and column j of
-/// y[n, i, r, j] * x[n, r, offsets[t] + j]. The function determines the number of channels i and
-/// taps t.
-template <class T>
-struct TapDots {
-  const T* y = nullptr;
-  std::ptrdiff_t y_channel = 0;
-  std::ptrdiff_t y_row = 0;
-  std::ptrdiff_t y_block = 0;
-  const T* x = nullptr;
-  const std::int32_t* offsets = nullptr;  ///< [taps]
-  std::ptrdiff_t x_row = 0;
-  std::ptrdiff_t x_block = 0;
-  std::int64_t blocks = 0;
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;
-  T* sums = nullptr;
-  std::ptrdiff_t sums_row = 0;  ///< from channel to channel
-};
-
-template <class T>
-using TapDotsFn = void (*)(const TapDots<T>& dots);
-
-inline constexpr int kMaxDotChannels = 4;
-inline constexpr int kMaxDotTaps = 6;
-
 /// The functions of one instruction set for T: tiles by [vectors - 1][rows - 1].
 template <class T>
 struct OffsetTarget {
@@ -94,10 +68,6 @@ struct OffsetTarget {
   int max_rows[kGemmMaxVectors] = {};
   OffsetTileFn<T> offset_tile[kGemmMaxVectors][kGemmMaxRows] = {};
   PlaneTileFn<T> plane_tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  int max_dot_channels = 1;
-  int max_dot_taps = 1;
-  /// Dot products by [channels - 1][taps - 1].
-  TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 
 /// Returns the tiles of an instruction set.

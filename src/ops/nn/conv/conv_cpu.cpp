@@ -76,21 +76,6 @@ void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>&
   }
 }
 
-template <class T>
-void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::int64_t first,
-                    std::int64_t last) {
-  if (task.update == nullptr) {
-    std::copy(from + first, from + last, args.at<T>(task.w) + first);
-  } else if (first < last) {
-    task.update->apply<T>(args,
-                          {.gradient = from + first, .first = first, .columns = last - first});
-  }
-}
-
-template void finish_weights<float>(const ConvTask&, KernelArgs, const float*, std::int64_t,
-                                    std::int64_t);
-template void finish_weights<double>(const ConvTask&, KernelArgs, const double*, std::int64_t,
-                                     std::int64_t);
 template void finish_weights<float>(const ConvTask&, KernelArgs, const WeightBlock<float>&, float*);
 template void finish_weights<double>(const ConvTask&, KernelArgs, const WeightBlock<double>&,
                                      double*);

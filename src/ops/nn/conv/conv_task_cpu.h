@@ -68,12 +68,6 @@ inline constexpr std::int64_t kConsumedColumns = 96;
 template <class T>
 void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>& block, T* spare);
 
-/// Stores elements [first, last) of w, which are contiguous in `from`, or passes them to the
-/// update.
-template <class T>
-void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::int64_t first,
-                    std::int64_t last);
-
 /// Offers forward and backward data, float32 and float64.
 KernelOffer offer_conv_result(const KernelRequest& request, const ConvTask& task);
 /// Offers backward weight.

@@ -11,9 +11,8 @@
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap]: GEMMs of x's
 // channels (rows, read through a table of windows) with y transposed to [window, channel]. With few
-// channels the taps are rows as well, which requires an im2col matrix of one image, or w is
-// computed as dot products along the rows of y, which need neither. Sums accumulate as [c, tap, m]
-// ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
+// channels the taps are rows as well, which requires an im2col matrix. Sums accumulate as
+// [c, tap, m], one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
 
@@ -21,40 +20,9 @@ namespace {
 
 // Bytes of a panel of y that stay in the L1 cache while rows are traversed.
 constexpr std::int64_t kYPanelBytes = std::int64_t{28} * 1024;
-// Cycles per element of the im2col matrix, per element of y transposed, and per dot product end.
+// Cycles per element of the im2col matrix, and per element of y transposed.
 constexpr double kCopied = 0.4;
 constexpr double kTransposedY = 0.5;
-constexpr double kDotEnd = 12;
-// Minimum number of windows of a dot product.
-constexpr std::int64_t kDotWindows = 4096;
-
-/// Returns the number of images that fill a dot product.
-template <class T>
-std::int64_t dot_images(const WeightPlan<T>& plan) {
-  return std::clamp<std::int64_t>(kDotWindows / plan.windows, 1,
-                                  std::max<std::int64_t>(plan.units.batch / plan.threads, 1));
-}
-
-/// Estimates the cycles per window with dot products; they need adjacent windows, in one plane.
-template <class T>
-double dot_cycles(const WeightPlan<T>& plan) {
-  if (plan.axes[0].count > 1 || plan.axes[2].source_step != 1) {
-    return std::numeric_limits<double>::infinity();
-  }
-  const EvenSplit channels = split_evenly(plan.y_channels, plan.target->max_dot_channels);
-  const EvenSplit taps = split_evenly(plan.rows(), plan.target->max_dot_taps);
-  // All loads are unaligned: two cache lines each.
-  const double block =
-      std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
-  const std::int64_t width = plan.axes[2].count;
-  const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t vectors = ceil_div(width, lanes);  // per row
-  const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
-                     static_cast<double>(plan.windows * dot_images(plan));
-  return block * static_cast<double>(channels.count() * taps.count() * vectors) /
-             static_cast<double>(width) +
-         end;
-}
 
 /// Estimates the cycles per window with tiles of this many vectors of y's channels.
 template <class T>
@@ -84,23 +52,17 @@ void choose_tiles(WeightPlan<T>& plan) {
       const double cycles = tile_window_cycles(plan, has_matrix, v);
       if (cycles >= least) continue;
       least = cycles;
-      plan.mode = has_matrix ? WeightMode::kMatrix : WeightMode::kChannels;
+      plan.has_matrix = has_matrix;
       vectors = v;
     }
   }
-  plan.window_cycles = std::min(least, dot_cycles(plan));
-  if (dot_cycles(plan) < least) {
-    plan.mode = WeightMode::kDots;
-    plan.padded_channels = plan.y_channels;
-    return;
-  }
+  plan.window_cycles = least;
   const std::int64_t lanes = plan.target->lanes;
   const std::int64_t total = ceil_div(plan.y_channels, lanes);
   const std::int64_t weights = plan.groups * plan.rows() * plan.y_channels;
   const std::int64_t pixels = plan.units.batch * plan.groups *
                               (plan.channels * plan.input + plan.y_channels * plan.windows);
-  plan.shares_panels = plan.mode == WeightMode::kChannels && plan.threads > 1 &&
-                       total >= plan.threads &&
+  plan.shares_panels = !plan.has_matrix && plan.threads > 1 && total >= plan.threads &&
                        weights * (plan.taps == 1 ? plan.threads : 1) > pixels;
   plan.panels = split_panels(total, vectors, lanes, plan.shares_panels ? plan.threads : 1,
                              &plan.thread_panels);
@@ -113,12 +75,6 @@ void split_work(WeightPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
   const std::int64_t copy = plan.source.copy_elements(plan.channels) * bytes;
   const std::int64_t fitting = kCopyBytes / std::max<std::int64_t>(copy, 1);
-  if (plan.mode == WeightMode::kDots) {
-    plan.block = plan.axes[plan.block_axis].count;
-    plan.units.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
-    plan.units.images = even_part_of(plan.units.batch, plan.units.images, plan.threads);
-    return;
-  }
   const std::int64_t largest =
       std::max<std::int64_t>(kYPanelBytes / bytes / plan.panels.front().width, 1);
   for (plan.block_axis = 0; plan.block_axis < 2; ++plan.block_axis) {
@@ -149,15 +105,7 @@ void set_tables(WeightPlan<T>& plan) {
       }
     }
   }
-  if (plan.mode == WeightMode::kDots) {
-    for (std::int64_t c = 0; c < plan.channels; ++c) {
-      for (const std::int64_t offset : plan.tap_offsets) {
-        plan.places.push_back(static_cast<std::int32_t>(c * plan.source.plane() + offset));
-      }
-    }
-    return;
-  }
-  if (plan.mode == WeightMode::kMatrix) {
+  if (plan.has_matrix) {
     plan.places.resize(static_cast<std::size_t>(plan.unit_windows));
     std::iota(plan.places.begin(), plan.places.end(), 0);
     return;
@@ -203,14 +151,14 @@ void place_scratch(WeightPlan<T>& plan) {
   ScratchLayout own;
   plan.copy = own.reserve<T>(plan.units.images * plan.source.copy_elements(plan.channels));
   plan.columns = own.reserve<T>(plan.unit_windows * plan.padded_channels);
-  if (plan.mode == WeightMode::kMatrix) {
+  if (plan.has_matrix) {
     // The row stride is an odd number of cache lines, with space for a vector written at the end.
     const std::int64_t line = aligned_count<T>(1);
     plan.matrix_row = aligned_count<T>(plan.unit_windows);
     if (plan.matrix_row / line % 2 == 0) plan.matrix_row += line;
     plan.matrix = own.reserve<T>(plan.rows() * plan.matrix_row + line);
   }
-  if (plan.task.update != nullptr && plan.mode != WeightMode::kDots) {
+  if (plan.task.update != nullptr) {
     std::int64_t widest = 0;
     for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
     plan.spare = own.reserve<T>(widest * kConsumedColumns);
@@ -227,8 +175,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   auto plan = std::make_shared<WeightPlan<T>>();
   const std::array<SourceAxis, 3> source = describe(in_one_row(task), threads, plan.get());
   choose_tiles(*plan);
-  plan->source = ConvSource(
-      source, plan->mode == WeightMode::kChannels && plan->input % kAliasingElements == 0);
+  plan->source = ConvSource(source, !plan->has_matrix && plan->input % kAliasingElements == 0);
   const std::int64_t padded = plan->source.plane();
   if (padded > kLargestPadding * (plan->input + plan->windows) + kPaddingAllowance) return nullptr;
   split_work(*plan);
@@ -281,15 +228,11 @@ class Unit {
       first_window_ = begin_ * inner;
       windows_ = (end_ - begin_) * inner;
       if (unit == first || unit_.block == 0) read_images();
-      if (plan_.mode == WeightMode::kDots) {
-        add_dots();
-        continue;
-      }
-      if (plan_.mode == WeightMode::kMatrix) fill_matrix();
+      if (plan_.has_matrix) fill_matrix();
       for (std::int64_t p = first_panel_; p < last_panel_; ++p) {
         const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
         fill_columns(panel);
-        if (plan_.mode == WeightMode::kMatrix) {
+        if (plan_.has_matrix) {
           add_matrix(panel);
         } else {
           add_channels(panel);
@@ -372,31 +315,6 @@ class Unit {
     }
     for (std::int64_t i = 0; i < rows; ++i, from += row_step) {
       for (std::int64_t j = 0; j < columns; ++j) *to++ = from[j * step];
-    }
-  }
-
-  void add_dots() {
-    const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
-    const EvenSplit channels = split_evenly(plan_.y_channels, plan_.target->max_dot_channels);
-    const EvenSplit taps = split_evenly(plan_.rows(), plan_.target->max_dot_taps);
-    device::TapDots<T> dots{.y_channel = plan_.windows,
-                            .y_row = plan_.axes[2].count,
-                            .y_block = y_image,
-                            .x = source_image(0),
-                            .x_row = plan_.axes[1].source_step * plan_.source.stride(1),
-                            .x_block = plan_.image_stride(),
-                            .blocks = unit_.images,
-                            .rows = plan_.axes[1].count,
-                            .columns = plan_.axes[2].count,
-                            .sums_row = plan_.rows()};
-    for (std::int64_t i = 0, m = 0; i < channels.count(); m += channels.size(i), ++i) {
-      dots.y = y_ + unit_.image * y_image + (unit_.group * plan_.y_channels + m) * plan_.windows;
-      const auto* functions = plan_.target->tap_dots[channels.size(i) - 1];
-      for (std::int64_t j = 0, t = 0; j < taps.count(); t += taps.size(j), ++j) {
-        dots.offsets = plan_.places.data() + t;
-        dots.sums = sums_ + (unit_.group * plan_.y_channels + m) * plan_.rows() + t;
-        functions[taps.size(j) - 1](dots);
-      }
     }
   }
 
@@ -505,12 +423,8 @@ void run_weight(const WeightPlan<T>& plan, KernelArgs args) {
     });
   }
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    if (plan.mode == WeightMode::kDots) {
-      finish_weights<T>(plan.task, args, sums, chunk.first(plan.sums()), chunk.last(plan.sums()));
-    } else {
-      write_weights(plan, args, chunk.first(panels), chunk.last(panels), sums,
-                    plan.spare.in(plan.thread_scratch.in(scratch, chunk.thread)));
-    }
+    write_weights(plan, args, chunk.first(panels), chunk.last(panels), sums,
+                  plan.spare.in(plan.thread_scratch.in(scratch, chunk.thread)));
   });
 }
 
@@ -521,11 +435,8 @@ KernelOffer offer(const ConvTask& task, int threads) {
   opdef::PreparedKernel kernel;
   kernel.fn = kKernel<run_weight<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
-  kernel.label =
-      plan->mode == WeightMode::kDots
-          ? "dots"
-          : fmt::format("{} of {} columns", plan->mode == WeightMode::kMatrix ? "taps" : "channels",
-                        plan->panels.front().width);
+  kernel.label = fmt::format("{} of {} columns", plan->has_matrix ? "taps" : "channels",
+                             plan->panels.front().width);
   kernel.flops = task.shape.flops();
   kernel.data = std::move(plan);
   return {.kernel = std::move(kernel), .declined = {}};

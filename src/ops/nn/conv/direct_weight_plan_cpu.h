@@ -13,9 +13,6 @@
 
 namespace onnxgrad::ops {
 
-/// Rows of the GEMMs: channels, channels and taps of an im2col matrix, or dot products.
-enum class WeightMode : std::uint8_t { kChannels, kMatrix, kDots };
-
 template <class T>
 struct WeightPlan {
   ConvTask task;
@@ -28,9 +25,10 @@ struct WeightPlan {
   std::array<AxisPhase, 3> axes;
   ConvSource source{{}, false};
   std::vector<std::int64_t> tap_offsets;
-  WeightMode mode = WeightMode::kChannels;
+  /// Rows of the GEMMs are channels and taps, of an im2col matrix, instead of channels.
+  bool has_matrix = false;
   /// Offsets of the windows of a unit's images; 0, 1, 2, .. in the im2col matrix [channels * taps,
-  /// windows]; of each [channel, tap] for dot products.
+  /// windows].
   std::vector<std::int32_t> places;
   std::int64_t matrix_row = 0;
   std::vector<ChannelPanel> panels;
