@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
@@ -154,6 +155,40 @@ def attention():
     return make_proto(nodes, shapes, (64, 128)), (32, 64, 128)
 
 
+def transformer():
+    """Linear layers after which GELU, or a residual and LayerNormalization, follow."""
+    nodes = [
+        make_node("MatMul", ["X", "w1"], ["p"]),
+        make_node("Add", ["p", "b1"], ["h"]),
+        make_node("Mul", ["h", "root"], ["z"]),
+        make_node("Erf", ["z"], ["e"]),
+        make_node("Add", ["e", "one"], ["phi"]),
+        make_node("Mul", ["h", "phi"], ["g2"]),
+        make_node("Mul", ["g2", "half"], ["g"]),
+        make_node("MatMul", ["g", "w2"], ["o"]),
+        make_node("Add", ["o", "X"], ["r"]),
+        make_node("LayerNormalization", ["r", "gamma", "beta"], ["n"], axis=-1),
+        make_node("MatMul", ["n", "w3"], ["d"]),
+        make_node("Tanh", ["d"], ["t"]),
+        make_node("ReduceMean", ["t"], ["m"], axes=[1], keepdims=0),
+        make_node("Gemm", ["m", "w4", "b4"], ["Y"]),
+    ]
+    shapes = {
+        "w1": (128, 512),
+        "b1": (512,),
+        "w2": (512, 128),
+        "gamma": (128,),
+        "beta": (128,),
+        "w3": (128, 256),
+        "w4": (256, 10),
+        "b4": (10,),
+    }
+    proto = make_proto(nodes, shapes, (16, 128))
+    for name, value in (("root", 0.5**0.5), ("one", 1), ("half", 0.5)):
+        proto.graph.initializer.append(numpy_helper.from_array(np.float32(value), name))
+    return proto, (32, 16, 128)
+
+
 def recurrent():
     nodes = [
         make_node("Transpose", ["X"], ["x"], perm=[1, 0, 2]),
@@ -167,23 +202,28 @@ def recurrent():
     return proto, (48, 20, 32)
 
 
+def make_session(proto, threads):
+    optimizer = og.optimizers.Adam(0.001)
+    return og.TrainingSession(proto, "softmax_cross_entropy", optimizer, threads=threads)
+
+
+def make_feeds(shape):
+    rng = np.random.default_rng(1)
+    features = rng.standard_normal(shape).astype(np.float32)
+    return {"X": features, "label": rng.integers(0, 10, shape[0])}
+
+
 def trained(proto, shape, threads):
     """Weights after three steps, and the threads that kernels took."""
-    rng = np.random.default_rng(1)
-    feeds = {
-        "X": rng.standard_normal(shape).astype(np.float32),
-        "label": rng.integers(0, 10, shape[0]),
-    }
-    optimizer = og.optimizers.Adam(0.001)
-    session = og.TrainingSession(proto, "softmax_cross_entropy", optimizer, threads=threads)
+    session = make_session(proto, threads)
     with session.profiling() as profile:
         for _ in range(3):
-            session.step(feeds)
+            session.step(make_feeds(shape))
     return session.state(), max(kernel.threads for kernel in profile.kernels)
 
 
 @pytest.mark.host_only("profiles of a device do not tell threads of the CPU")
-@pytest.mark.parametrize("make", [convolutions, attention, recurrent])
+@pytest.mark.parametrize("make", [convolutions, attention, transformer, recurrent])
 def test_any_number_of_threads(make):
     proto, shape = make()
     alone, used = trained(proto, shape, 1)
@@ -195,3 +235,20 @@ def test_any_number_of_threads(make):
         for name, value in alone.items():
             assert np.array_equal(first[name], again[name]), (threads, name)
             np.testing.assert_allclose(first[name], value, rtol=1e-3, atol=3e-4, err_msg=name)
+
+
+@pytest.mark.host_only("kernels that run together are those of the CPU")
+@pytest.mark.parametrize("threads", [2, 5, 16])
+def test_kernels_that_run_together_have_the_bits_of_kernels_apart(threads):
+    proto, shape = transformer()
+    feeds = {"X": make_feeds(shape)["X"]}
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)
+    given = og.InferenceSession(proto, threads=threads).run(None, feeds)
+    np.testing.assert_allclose(given[0], expected[0], rtol=1e-4, atol=1e-5)
+    apart, _ = trained(proto, shape, threads)  # kernels that are timed run one after the other
+    session = make_session(proto, threads)
+    for _ in range(3):
+        session.step(make_feeds(shape))
+    assert session.plan_summary().count("(with ") == 2
+    for name, value in session.state().items():
+        assert np.array_equal(value, apart[name]), name
