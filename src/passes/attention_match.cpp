@@ -173,8 +173,14 @@ class Finder {
   }
 
   /// Whether everything that the nodes compute and the fused kernels do not return is read by
-  /// these nodes only.
+  /// these nodes only, and not as a mask or as v, which the kernels read.
   bool is_closed() const {
+    std::vector<const Value*> operands{match_.product->inputs[1]};
+    for (const ScoreStep& step : match_.steps) operands.push_back(step.mask);
+    const bool reads_own = std::ranges::any_of(operands, [&](const Value* value) {
+      return value != nullptr && match_.nodes.contains(value->producer);
+    });
+    if (reads_own) return false;
     std::unordered_set<const Value*> returned{match_.product->outputs[0]};
     for (const Node* node : {match_.dq, match_.dkt, match_.dv}) {
       if (node != nullptr) returned.insert(node->outputs[0]);

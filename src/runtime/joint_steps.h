@@ -28,6 +28,7 @@ class JointSteps {
   std::size_t first(std::size_t i) const { return first_[i]; }
   std::size_t last(std::size_t i) const { return last_[i]; }
   bool is_follower(std::size_t i) const { return first_[i] < i; }
+  bool has_groups() const { return first_ != last_; }
 
  private:
   std::vector<std::size_t> first_, last_;

@@ -29,18 +29,16 @@ class Draft : public ModelDraft {
  public:
   explicit Draft(unsigned seed) : random_(seed) {}
 
-  Value* constant(const Dims& dims) {
+  Tensor numbers(const Dims& dims) {
     std::vector<float> values(static_cast<std::size_t>(dims.num_elements()));
     for (float& value : values) value = static_cast<float>(random_() >> 8) * 0x1p-23F - 1;
-    return g.constant(Tensor::from(values, dims));
+    return Tensor::from(values, dims);
   }
+  Value* constant(const Dims& dims) { return g.constant(numbers(dims)); }
   Value* matrix(std::int64_t columns) {
-    Value* value = input(("x" + std::to_string(feeds_.size())).c_str(), Dims{kRows, columns},
-                         DataType::kFloat32);
-    std::vector<float> values(static_cast<std::size_t>(kRows * columns));
-    for (float& number : values) number = static_cast<float>(random_() >> 8) * 0x1p-23F - 1;
-    feeds_.push_back(Tensor::from(values, Dims{kRows, columns}));
-    return value;
+    feeds_.push_back(numbers({kRows, columns}));
+    return input(("x" + std::to_string(feeds_.size())).c_str(), feeds_.back().dims(),
+                 DataType::kFloat32);
   }
   static std::int64_t columns(const Value* x) { return x->type.fixed_dims()[1]; }
 
@@ -139,6 +137,47 @@ TEST(JointSteps, OthersAreApart) {
                                             {{.name = "axis", .value = std::int64_t{-1}}})};
             }),
             0U);
+}
+
+/// Trains a state [256, 256] for some steps, joint or apart; returns it and the plan.
+std::pair<Tensor, std::string> trained(bool reads_all, bool is_timed) {
+  Draft draft(3);
+  const Tensor initial = draft.numbers({256, 256});
+  Value* state = draft.state("state", initial);
+  Value* x = draft.constant({256, 256});
+  const auto operands = reads_all ? std::vector{x, state} : std::vector{x, x, state};
+  Value* next = draft.activation(draft.g.op("Gemm", operands))[0];
+  draft.model.state.push_back({.input = state, .output = next});
+  std::vector<Value*> outputs{next};  // besides large values, one more takes little memory
+  for (int i = 0; i < 4; ++i) outputs.push_back(draft.product(x, 2048));
+  Executor executor(draft.take(std::move(outputs)), builtin_engine(), {.threads = 2});
+  if (is_timed) executor.set_profiling(true);
+  for (int step = 0; step < 3; ++step) executor.run({});
+  return {executor.read_state(0).clone(), executor.prepare({}).to_text()};
+}
+
+// A state is overwritten in place if the product reads it block by block.
+TEST(JointSteps, WriteStates) {
+  if (!is_on_host()) GTEST_SKIP() << "joint steps are those of the CPU";
+  for (const bool reads_all : {false, true}) {
+    const auto [joint, text] = trained(reads_all, false);
+    EXPECT_EQ(count(text, "(with "), 1U) << text;
+    EXPECT_EQ(count(text, "commit "), reads_all ? 1U : 0U) << text;
+    EXPECT_TRUE(joint.equals(trained(reads_all, true).first));
+  }
+}
+
+// A chain whose values all die in it takes no more memory than its steps apart.
+TEST(JointSteps, TakeLittleMemory) {
+  if (!is_on_host()) GTEST_SKIP() << "joint steps are those of the CPU";
+  Draft draft(4);
+  Value* x = draft.product(draft.matrix(64), 768);
+  for (int i = 0; i < 3; ++i) x = draft.normalisation(draft.activation(x)[0]);
+  const auto model = draft.take({x});
+  EXPECT_EQ(compare(model, draft.feeds(), 2), 1U);
+  Executor executor(model, builtin_engine(), {.threads = 2});
+  executor.run(draft.feeds());
+  EXPECT_LT(executor.memory().arena, 3 * kRows * 768 * 4);
 }
 
 // Memory of operands that a group still reads is not given away: random graphs, whose values die at

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,9 +30,9 @@ namespace {
 class Planner {
  public:
   /// The arguments outlive this, but not what the planner returns. `is_tight`: the least memory
-  /// counts, not that buffers are reused soon.
+  /// counts, not that buffers are reused soon. `joins`: steps may run together, see joint_steps.h.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-          const ViewRoots& roots, const PlanKernels& kernels, bool is_tight)
+          const ViewRoots& roots, const PlanKernels& kernels, bool is_tight, bool joins)
       : graph_(graph),
         binding_(binding),
         engine_(engine),
@@ -40,6 +41,7 @@ class Planner {
         arena_(engine.device.alignment()),
         packed_(engine.device.alignment()),
         is_tight_(is_tight),
+        joins_(joins),
         num_streams_(engine.device.num_compute_streams()),
         steps_(graph.nodes.size()),
         last_use_(graph.nodes.size()),
@@ -48,9 +50,7 @@ class Planner {
 
   void run(const Schedule& schedule) {
     find_nodes(schedule.order);
-    // Groups keep their operands for longer.
-    joint_ = engine_.device.is_host() && !is_tight_ ? JointSteps(nodes_, prepared_, roots_)
-                                                    : JointSteps(nodes_.size());
+    joint_ = joins_ ? JointSteps(nodes_, prepared_, roots_) : JointSteps(nodes_.size());
     find_last_uses();
     parts_.emplace(graph_, nodes_, roots_, engine_.device.alignment());
     find_updated_states();
@@ -79,6 +79,7 @@ class Planner {
     return std::move(plan_);
   }
   std::int64_t arena_bytes() const { return plan_.arena_bytes; }
+  bool has_joint_steps() const { return joint_.has_groups(); }
 
  private:
   // A buffer of the arena that a value owns.
@@ -232,15 +233,32 @@ class Planner {
   // True if step `i` may write output `output` over the bytes of `old`.
   bool can_overwrite(std::size_t i, const ir::Value* old, std::size_t output) const {
     const ir::Node& node = *nodes_[i];
-    if (joint_.is_follower(i)) {  // the steps that it follows still read what was there before them
-      const std::size_t* maker = steps_.find(old->producer);
-      if (maker == nullptr || *maker < joint_.first(i)) return false;
-    }
+    if (joint_.is_follower(i) && !is_read_by_blocks(i, old)) return false;
     const auto& pairs = kernel(i).in_place;
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k] == nullptr || root(node.inputs[k]) != old) continue;
       const std::pair pair(static_cast<int>(k), static_cast<int>(output));
       if (std::ranges::find(pairs, pair) == pairs.end()) return false;
+    }
+    return true;
+  }
+
+  // Whether step `i` and those that it follows read `old`, if they do, block by block: each block
+  // before it is complete.
+  bool is_read_by_blocks(std::size_t i, const ir::Value* old) const {
+    const std::size_t first = joint_.first(i);
+    const std::size_t* maker = steps_.find(old->producer);
+    if (maker != nullptr && *maker >= first) return true;
+    for (std::size_t j = first; j <= i; ++j) {
+      const auto reads_block = [&](int input) {
+        if (j > first) return std::ranges::count(kernel(j).by_blocks.inputs, input) > 0;
+        return std::ranges::count(kernel(j).in_place, std::pair(input, 0)) > 0;
+      };
+      for (std::size_t k = 0; k < nodes_[j]->inputs.size(); ++k) {
+        const ir::Value* input = nodes_[j]->inputs[k];
+        if (input == nullptr || root(input) != old) continue;
+        if (!reads_block(static_cast<int>(k))) return false;
+      }
     }
     return true;
   }
@@ -452,6 +470,7 @@ class Planner {
   ArenaLayout arena_;
   PackedArena packed_;  // instead, if is_tight_
   bool is_tight_;
+  bool joins_;
   int num_streams_;
   struct Freed {
     std::size_t step = 0;
@@ -505,12 +524,27 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);
   // Updates that run early free what they read, but may need scratch where most memory is in use.
-  Planner early(graph, binding, engine, roots, kernels, is_tight);
-  early.run(scheduler.schedule(UpdateNumbers::kEarly));
-  if (!scheduler.has_numbers()) return early.take_plan();
-  Planner in_order(graph, binding, engine, roots, kernels, is_tight);
-  in_order.run(scheduler.schedule(UpdateNumbers::kInOrder));
-  return in_order.arena_bytes() < early.arena_bytes() ? in_order.take_plan() : early.take_plan();
+  const auto lay_out = [&](bool joins) {
+    const auto with_updates = [&](UpdateNumbers numbers) {
+      auto planner =
+          std::make_unique<Planner>(graph, binding, engine, roots, kernels, is_tight, joins);
+      planner->run(scheduler.schedule(numbers));
+      return planner;
+    };
+    auto early = with_updates(UpdateNumbers::kEarly);
+    if (!scheduler.has_numbers()) return early;
+    auto in_order = with_updates(UpdateNumbers::kInOrder);
+    return in_order->arena_bytes() < early->arena_bytes() ? std::move(in_order) : std::move(early);
+  };
+  // Joint steps keep their operands for longer, which may take this much more memory.
+  constexpr double kJointMemory = 1.05;
+  auto planner = lay_out(engine.device.is_host() && !is_tight);
+  if (planner->has_joint_steps()) {
+    auto apart = lay_out(/*joins=*/false);
+    const auto most = kJointMemory * static_cast<double>(apart->arena_bytes());
+    if (static_cast<double>(planner->arena_bytes()) > most) planner = std::move(apart);
+  }
+  return planner->take_plan();
 }
 
 }  // namespace onnxgrad::runtime

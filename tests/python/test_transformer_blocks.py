@@ -1,6 +1,7 @@
 """Embeddings whose gradient is never dense, and normalisations fused with dropout and residuals."""
 
 import numpy as np
+import onnxruntime
 import onnx
 import onnx.helper
 import onnx.parser
@@ -170,3 +171,41 @@ def test_separate_passes_agree_with_a_step(form):
     for name in ("w0", "s0", "c1", "b1"):
         moved = before[name] - step.state()[name]
         assert np.allclose(found.weights[name], moved, atol=2e-5), name
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        "m = Add(s, s)  p = Softmax(m)  Y = MatMul(p, v)",
+        "p = Softmax(s)  Y = MatMul(p, s)",
+        "m = Add(s, bias)  r = Reshape(m, places)  p = Softmax(r)  Y = MatMul(p, r)",
+    ],
+    ids=["as_a_mask", "as_values", "reshaped"],
+)
+def test_scores_that_are_read_again_are_no_attention(scores):
+    """As a mask of their own, or as the values: the kernel of attention has not got them."""
+    random = np.random.default_rng(13)
+    constants = {
+        name: random.standard_normal(shape).astype("float32")
+        for name, shape in (("w", (8, 8)), ("bias", (8,)), ("v", (2, 8, 8)))
+    }
+    constants["places"] = np.array([2, 8, 8])
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    scores (float[2, 8, 8] X) => (float[2, 8, 8] Y) {{ s = MatMul(X, w)  {scores} }}"""
+    model = build(text, constants)
+    x = random.standard_normal((2, 8, 8)).astype("float32")
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"X": x})
+    (given,) = og.InferenceSession(model).run(None, {"X": x})
+    assert np.allclose(given, expected, atol=1e-4)
+    passes = og.ForwardBackward(model, weights=["w"])
+    passes.forward({"X": x})
+    found = passes.backward(np.ones_like(expected)).weights["w"]
+    step = 1e-2
+    for place in ((0, 0), (3, 5)):  # central differences
+        sums = []
+        for sign in (1, -1):
+            moved = dict(constants, w=constants["w"].copy())
+            moved["w"][place] += sign * step
+            session = onnxruntime.InferenceSession(build(text, moved).SerializeToString())
+            sums.append(session.run(None, {"X": x})[0].astype("float64").sum())
+        assert np.isclose(found[place], (sums[0] - sums[1]) / (2 * step), rtol=2e-2, atol=2e-2)

@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
 // Bytes of operands and result together from which long sums prefetch: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
+// Largest block of C, in bytes, that is still in the L2 cache when it is complete.
+constexpr std::int64_t kCachedBlock = std::int64_t{256} << 10;
 
 template <class T>
 struct SmallPlan : GemmProblem<T> {
@@ -281,12 +283,16 @@ void plan_parts(SmallPlan<T>& plan) {
   plan.row_parts = std::min(tiles, ceil_div(kChunksPerThread * threads, plan.panel_parts));
 }
 
-/// Returns the parts in which threads complete C.
+/// Returns the parts in which threads complete C: rows, or blocks that stay in the cache.
 template <class T>
 opdef::BlockCut cut_of(const SmallPlan<T>& plan) {
   const bool has_all_columns = plan.panel_parts == 1;
   const bool is_even = plan.columns.small_count == 0 || plan.wide_rows.big == plan.narrow_rows.big;
-  return has_all_columns && is_even ? opdef::BlockCut::kRows : opdef::BlockCut::kAny;
+  if (has_all_columns && is_even) return opdef::BlockCut::kRows;
+  const std::int64_t elements =
+      ceil_div(plan.m, plan.row_parts) * ceil_div(plan.n, plan.panel_parts);
+  const bool is_cached = elements * static_cast<std::int64_t>(sizeof(T)) <= kCachedBlock;
+  return is_cached ? opdef::BlockCut::kAny : opdef::BlockCut::kNone;
 }
 
 template <class T>

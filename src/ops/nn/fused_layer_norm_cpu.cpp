@@ -218,6 +218,7 @@ KernelOffer prepared_norm(NormTask task, std::string label) {
   if (task.residual >= 0) work.inputs.push_back(task.residual);
   if (task.scratch >= 0) work.most_threads = task.rows.threads;
   KernelOffer offer = prepared<run_norm>(std::move(task), std::move(label));
+  offer.kernel.in_place = {{0, 0}};  // groups of rows are read before they are written
   offer.kernel.by_blocks = std::move(work);
   return offer;
 }
@@ -454,7 +455,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
   const bool drops = task.drops;
   KernelOffer offer = prepared_norm(std::move(task), label);
-  offer.kernel.in_place = {{0, 1}, {1, 1}};
+  offer.kernel.in_place = {{0, 1}, {1, 1}};  // y follows from the sum
   if (drops) note_dropout_check(request, offer, 4, 5);
   return offer;
 }
