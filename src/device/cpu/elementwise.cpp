@@ -235,7 +235,7 @@ class Preparer {
   void lay_out_scratch() {
     ElementwisePlan& plan = *plan_;
     const Code& code = plan.code;
-    ScratchLayout own;
+    ScratchLayout own, of_chunk;
     own.reserve<void*>(static_cast<std::int64_t>(code.slots.size()));
     const std::int64_t cells = own.reserve<std::byte>(code.num_cells * kCellBytes).offset;
     const std::int64_t tile =
@@ -271,15 +271,16 @@ class Preparer {
                           !plan.fold_once &&
                           (has_many_terms_ || plan.threads > 1 || plan.block_parts > 0);
       const std::int64_t bytes = plan.reduced_size * (reduction.is_wide ? 8 : plan.element_bytes);
-      reduction.totals = own.reserve<std::byte>(bytes + kVectorBytes);
+      reduction.totals = of_chunk.reserve<std::byte>(bytes + kVectorBytes);
       plan.reductions.push_back(reduction);
     }
     if (!plan.reductions.empty()) {
       const std::int64_t bytes = std::max(plan.run, plan.rows_per_block) * plan.element_bytes;
       plan.folds = own.reserve<std::byte>(bytes + kVectorBytes);
     }
-    plan.thread_scratch = scratch_.reserve_blocks(
-        std::max<std::int64_t>({plan.threads, spec_.block_threads, plan.block_parts}), own);
+    plan.thread_scratch = scratch_.reserve_blocks(std::max(plan.threads, spec_.block_threads), own);
+    plan.chunk_scratch =
+        scratch_.reserve_blocks(std::max<std::int64_t>(plan.threads, plan.block_parts), of_chunk);
   }
 
   void bind_operands() {

@@ -47,7 +47,7 @@ struct Transfer {
 struct Reduction {
   Fold fold = Fold::kSum;
   std::int32_t slot = 0;                ///< of the value in a tile
-  ScratchArray<std::byte> totals = {};  ///< in a thread's scratch
+  ScratchArray<std::byte> totals = {};  ///< in a chunk's scratch
   bool is_wide = false;                 ///< floats whose totals are doubles until the end
   /// The result, when there is no second program: args[arg], converted.
   std::int32_t arg = -1;
@@ -83,9 +83,9 @@ struct ElementwisePlan {
   ScratchArray<std::byte> post_scratch = {};
 
   std::int32_t scratch_arg = 0;
-  ScratchBlocks thread_scratch = {};
+  ScratchBlocks thread_scratch = {}, chunk_scratch = {};
   int threads = 1;
-  std::int64_t block_parts = 0;  ///< with totals of their own, in the threads' scratch
+  std::int64_t block_parts = 0;  ///< with totals of their own, as chunks
   Isa isa = {};
   bool flush_denormals = false;
 };

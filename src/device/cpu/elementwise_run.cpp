@@ -70,7 +70,7 @@ class Runner {
       : plan_(plan),
         args_(args),
         scratch_(plan.thread_scratch.in(args[plan.scratch_arg], thread)),
-        totals_scratch_(scratch_),
+        chunk_scratch_(plan.chunk_scratch.in(args[plan.scratch_arg], thread)),
         at_(reinterpret_cast<std::byte**>(scratch_)) {
     std::byte** at = at_;
     for (const SlotBase& slot : plan.slots) {
@@ -94,14 +94,14 @@ class Runner {
 
   void run(const opdef::Block& block) {
     start();
-    totals_scratch_ = plan_.thread_scratch.in(args_[plan_.scratch_arg], block.part);
+    chunk_scratch_ = plan_.chunk_scratch.in(args_[plan_.scratch_arg], block.part);
     start_totals(block.column, block.columns);
     block.visit_ranges(
         [this](std::int64_t first, std::int64_t last) { run_elements(first, last); });
   }
 
   std::byte* totals(const Reduction& reduction) const {
-    return reduction.totals.in(totals_scratch_);
+    return reduction.totals.in(chunk_scratch_);
   }
 
  private:
@@ -352,16 +352,22 @@ class Runner {
   const ElementwisePlan& plan_;
   opdef::KernelArgs args_;
   std::byte* scratch_;
-  std::byte* totals_scratch_;
-  std::byte** at_;  // the slots
+  std::byte* chunk_scratch_;  // with totals
+  std::byte** at_;            // the slots
 };
+
+/// Returns the totals of a chunk.
+std::byte* totals_of(const ElementwisePlan& plan, const Reduction& reduction, std::byte* scratch,
+                     std::int64_t chunk) {
+  return reduction.totals.in(plan.chunk_scratch.in(scratch, chunk));
+}
 
 /// Combines the totals of all chunks into those of the first, in the order of the chunks.
 void join_totals(const ElementwisePlan& plan, std::byte* scratch, std::int64_t chunks) {
   for (const Reduction& reduction : plan.reductions) {
-    std::byte* to = reduction.totals.in(scratch);
+    std::byte* to = totals_of(plan, reduction, scratch, 0);
     for (std::int64_t i = 1; i < chunks; ++i) {
-      const std::byte* from = reduction.totals.in(plan.thread_scratch.in(scratch, i));
+      const std::byte* from = totals_of(plan, reduction, scratch, i);
       if (reduction.is_wide) {
         auto* sum = reinterpret_cast<double*>(to);
         const auto* part = reinterpret_cast<const double*>(from);
@@ -376,7 +382,7 @@ void join_totals(const ElementwisePlan& plan, std::byte* scratch, std::int64_t c
 void finish(const ElementwisePlan& plan, opdef::KernelArgs args, const opdef::Launch& launch) {
   std::byte* scratch = args[plan.scratch_arg];
   for (const Reduction& reduction : plan.reductions) {
-    std::byte* total = reduction.totals.in(scratch);
+    std::byte* total = totals_of(plan, reduction, scratch, 0);
     if (reduction.is_wide) {  // to floats, in place from the front
       for (std::int64_t i = 0; i < plan.reduced_size; ++i) {
         double sum = 0;
@@ -390,7 +396,9 @@ void finish(const ElementwisePlan& plan, opdef::KernelArgs args, const opdef::La
   if (plan.post.fn == nullptr) return;
   std::byte** table = plan.post_table.in(scratch);
   std::byte** next = table;
-  for (const Reduction& reduction : plan.reductions) *next++ = reduction.totals.in(scratch);
+  for (const Reduction& reduction : plan.reductions) {
+    *next++ = totals_of(plan, reduction, scratch, 0);
+  }
   for (const std::int32_t arg : plan.post_args) *next++ = args[arg];
   *next = plan.post_scratch.in(scratch);
   plan.post.fn(plan.post.data.get(), table, launch);
