@@ -1,10 +1,10 @@
 """Embeddings whose gradient is never dense, and normalisations fused with dropout and residuals."""
 
 import numpy as np
-import onnxruntime
 import onnx
 import onnx.helper
 import onnx.parser
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
