@@ -249,6 +249,6 @@ def test_kernels_that_run_together_have_the_bits_of_kernels_apart(threads):
     session = make_session(proto, threads)
     for _ in range(3):
         session.step(make_feeds(shape))
-    assert session.plan_summary().count("(with ") == 2
+    assert "(with " in session.plan_summary()
     for name, value in session.state().items():
         assert np.array_equal(value, apart[name]), name
