@@ -244,7 +244,7 @@ class Planner {
   }
 
   // Whether step `i` and those that it follows read `old`, if they do, block by block: each block
-  // before it is complete.
+  // before it is complete. The first of a group does so where it could work in place.
   bool is_read_by_blocks(std::size_t i, const ir::Value* old) const {
     const std::size_t first = joint_.first(i);
     const std::size_t* maker = steps_.find(old->producer);
@@ -524,17 +524,19 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
   if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
   const Scheduler scheduler(graph, roots, binding.updates, first);
   // Updates that run early free what they read, but may need scratch where most memory is in use.
+  std::vector<Schedule> schedules{scheduler.schedule(UpdateNumbers::kEarly)};
+  if (scheduler.has_numbers()) schedules.push_back(scheduler.schedule(UpdateNumbers::kInOrder));
   const auto lay_out = [&](bool joins) {
-    const auto with_updates = [&](UpdateNumbers numbers) {
+    std::unique_ptr<Planner> least;
+    for (const Schedule& schedule : schedules) {
       auto planner =
           std::make_unique<Planner>(graph, binding, engine, roots, kernels, is_tight, joins);
-      planner->run(scheduler.schedule(numbers));
-      return planner;
-    };
-    auto early = with_updates(UpdateNumbers::kEarly);
-    if (!scheduler.has_numbers()) return early;
-    auto in_order = with_updates(UpdateNumbers::kInOrder);
-    return in_order->arena_bytes() < early->arena_bytes() ? std::move(in_order) : std::move(early);
+      planner->run(schedule);
+      if (least == nullptr || planner->arena_bytes() < least->arena_bytes()) {
+        least = std::move(planner);
+      }
+    }
+    return least;
   };
   // Joint steps keep their operands for longer, which may take this much more memory.
   constexpr double kJointMemory = 1.05;

@@ -111,11 +111,10 @@ class Runner {
       const std::int64_t row = first / plan_.run;
       const RowIndex index(plan_.space, row);
       const std::int64_t end = std::min(last - row * plan_.run, plan_.run);
-      std::int64_t column = first - row * plan_.run;
-      move_to(index, column);
-      enter_row(index);
-      for (; column < end; column += plan_.tile) {
+      const std::int64_t begin = first - row * plan_.run;
+      for (std::int64_t column = begin; column < end; column += plan_.tile) {
         move_to(index, column);
+        if (column == begin) enter_row(index);
         const std::int64_t n = std::min(plan_.tile, end - column);
         run_part(index, column, n);
         for (const Reduction& reduction : plan_.reductions) {

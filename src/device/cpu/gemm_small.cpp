@@ -148,7 +148,8 @@ void multiply_on_threads(const SmallPlan<T>& plan, const GemmOperands& operands,
   }
   const std::int64_t parts = plan.row_parts * plan.panel_parts;
   on_threads(plan.threads, parts, [&](const Chunk& chunk) {
-    const Chunk rows{.index = chunk.index / plan.panel_parts, .count = plan.row_parts};
+    const Chunk rows{
+        .index = chunk.index / plan.panel_parts, .count = plan.row_parts, .thread = chunk.thread};
     const Chunk panels{.index = chunk.index % plan.panel_parts, .count = plan.panel_parts};
     const std::int64_t count = plan.columns.count();
     const std::int64_t first = panels.first(count);
@@ -156,9 +157,7 @@ void multiply_on_threads(const SmallPlan<T>& plan, const GemmOperands& operands,
     visit_b_panels(plan, tile, first, last, [&](GemmTile<T>& top, const RowSplit<T>& all) {
       rows.count > 1 ? run_row_chunk(top, all, rows) : run_rows(top, all);
     });
-    if (operands.finished == nullptr) return;
-    pass_on(plan, operands, {.index = rows.index, .count = rows.count, .thread = chunk.thread},
-            first, last);
+    if (operands.finished != nullptr) pass_on(plan, operands, rows, first, last);
   });
 }
 
