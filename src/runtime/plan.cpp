@@ -538,12 +538,13 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
     }
     return least;
   };
-  // Joint steps keep their operands for longer, which may take this much more memory.
+  // Joint steps keep their operands, and scratch, for longer, which may take this much more memory.
   constexpr double kJointMemory = 1.05;
+  constexpr double kJointBytes = 4 << 20;
   auto planner = lay_out(engine.device.is_host() && !is_tight);
   if (planner->has_joint_steps()) {
     auto apart = lay_out(/*joins=*/false);
-    const auto most = kJointMemory * static_cast<double>(apart->arena_bytes());
+    const double most = kJointMemory * static_cast<double>(apart->arena_bytes()) + kJointBytes;
     if (static_cast<double>(planner->arena_bytes()) > most) planner = std::move(apart);
   }
   return planner->take_plan();
