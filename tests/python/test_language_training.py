@@ -70,7 +70,7 @@ import sys
 import numpy as np
 import onnxgrad as og
 folder, model = sys.argv[1:]
-trainer = og.Trainer(model, "dpo:beta=0.5", "adam", lr=0.01, threads=1, dist="auto")
+trainer = og.Trainer(model, "dpo:beta=0.5", "sgd", lr=0.5, threads=1, dist="auto")
 data = og.data.Preferences(folder + "/pairs.jsonl", batch_size=5)
 trainer.fit(data, epochs=3, validation=data, verbose=0)
 workers = trainer.session._data_parallel
