@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,12 +19,12 @@
 namespace onnxgrad::runtime::bodies_test {
 namespace {
 
-Executor executor_of(const std::string& graph) {
+Executor executor_of(const std::string& graph, int threads = 1) {
   const std::string text = "<ir_version: 10, opset_import: [\"\" : 21]>\n" + graph;
   const KernelEvaluator evaluator(builtin_engine());
   auto model = std::make_shared<const ir::Model>(
       onnx_io::to_internal(onnx_io::load_text(text), builtin_engine().ops, &evaluator));
-  return Executor(std::move(model), builtin_engine(), {.seed = 5});
+  return Executor(std::move(model), builtin_engine(), {.threads = threads, .seed = 5});
 }
 
 Tensor numbers(const std::vector<double>& values) {
@@ -129,6 +130,37 @@ TEST(Bodies, AKnownConditionIsItsBranch) {
   EXPECT_EQ(run({1, 1, 1}), (std::vector<double>{-2, -3, -4}));
   EXPECT_EQ(executor.num_compiled(), 2);  // one plan each, and neither tails nor bodies
   EXPECT_EQ(executor.memory().dynamic, 0);
+}
+
+// Each iteration has the bits of the same steps outside of a loop.
+TEST(Bodies, RunJointSteps) {
+  const auto block = [](const std::string& from, const std::string& to) {
+    return fmt::format(R"(
+      {1}p = MatMul ({0}, w)
+      {1}q = Add ({1}p, {0})
+      {1} = LayerNormalization <axis = -1> ({1}q, s, b)
+)",
+                       from, to);
+  };
+  const std::string inputs = "(float[320, 256] x, float[256, 256] w, float[256] s, float[256] b)";
+  Executor unrolled = executor_of("unrolled " + inputs + " => (float[320, 256] y) {" +
+                                      block("x", "h1") + block("h1", "h2") + block("h2", "y") + "}",
+                                  2);
+  Executor loop = executor_of("loop " + inputs + R"( => (float[320, 256] y) < int64 n = {3} > {
+    y = Loop <body = step (int64 i, bool c, float[320, 256] h) => (bool d, float[320, 256] next) {
+      d = Identity (c))" + block("h", "next") +
+                                  "}> (n, , x) }",
+                              2);
+  std::vector<Tensor> feeds;
+  for (const Dims& dims : {Dims{320, 256}, Dims{256, 256}, Dims{256}, Dims{256}}) {
+    std::vector<float> values(static_cast<std::size_t>(dims.num_elements()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>((i * 7919) % 1009) / 1009 - 0.5F;
+    }
+    feeds.push_back(Tensor::from(values, dims));
+  }
+  const Tensor expected = unrolled.run(feeds)[0].clone();
+  EXPECT_TRUE(loop.run(feeds)[0].equals(expected));
 }
 
 }  // namespace

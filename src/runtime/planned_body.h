@@ -29,6 +29,14 @@ class PlannedBody final : public opdef::CompiledBody {
     opdef::KernelFn fn = nullptr;
     const void* data = nullptr;
     std::size_t first_arg = 0;
+    std::size_t follower = 0;  ///< the first of those that run with it, of `num_followers`
+    std::size_t num_followers = 0;
+  };
+  /// A kernel that runs with the one before it (joint_steps.h).
+  struct FollowerCall {
+    opdef::BlockFn fn = nullptr;
+    const void* data = nullptr;
+    std::size_t first_arg = 0;
   };
   /// An argument whose place is fixed for the whole run.
   struct FixedArg {
@@ -55,6 +63,7 @@ class PlannedBody final : public opdef::CompiledBody {
   Plan plan_;
   std::vector<opdef::TensorDesc> outputs_;
   std::vector<Call> calls_;
+  std::vector<FollowerCall> followers_;
   std::size_t num_args_ = 0;
   std::vector<FixedArg> fixed_;
   std::vector<Args> feeds_;    // arguments of each feed
@@ -64,6 +73,7 @@ class PlannedBody final : public opdef::CompiledBody {
   std::vector<Copy> result_copies_;  // `to.at`: the output that does not lie in its block
   std::vector<Copy> commits_;        // last
   std::int64_t args_offset_ = 0;     // in the workspace, which begins with the arena
+  std::int64_t followers_offset_ = 0;
   std::int64_t feeds_offset_ = 0;
   std::int64_t results_offset_ = 0;
   std::int64_t states_offset_ = 0;
