@@ -20,7 +20,7 @@ cuda_env = ONNXGRAD_STANDIN_CARDS=2 ONNXGRAD_CUDA_PATH=$(cuda) ONNXGRAD_CUDA_CAC
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test test-device test-cuda-standins test-cuda-texts test-cuda-plans test-cuda-sanitizers test-cuda-races cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test test-device test-isa test-cuda-standins test-cuda-texts test-cuda-plans test-cuda-sanitizers test-cuda-races cuda-cases cuda-archive ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths quantization-table bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,10 @@ pytest: build ## the Python tests, samples of them on the simulated device and o
 
 test-device: build ## all Python tests with the simulated device in place of the CPU
 	@$(simulated_env) python -m pytest -n $(jobs) -q
+
+test-isa: build ## all C++ and Python tests as on processors with no more than AVX2 (isa=SSE4: no more than that)
+	@ONNXGRAD_MAX_ISA=$(or $(isa),AVX2) ctest --preset $(preset) -j $(jobs)
+	@$(pytest_env) ONNXGRAD_MAX_ISA=$(or $(isa),AVX2) python -m pytest -n $(jobs) -q
 
 # The operator cases of a filter in as many processes as there are jobs.
 cuda_shards = shards=(); for i in $$(seq 0 $$(($(jobs) - 1))); do \

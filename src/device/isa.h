@@ -10,7 +10,8 @@ namespace onnxgrad::device {
 /// the tables of cpu/dispatch.h.
 enum class Isa : std::uint8_t {};
 
-/// Returns all instruction sets, best first; there is at least one. Thread-safe.
+/// Returns all instruction sets, best first; there is at least one. The environment variable
+/// ONNXGRAD_MAX_ISA names the best one that may be used. Thread-safe. Throws: DeviceError.
 std::span<const Isa> available_isas();
 
 inline Isa best_isa() { return available_isas().front(); }

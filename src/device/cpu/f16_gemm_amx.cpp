@@ -2,6 +2,7 @@
 #include "device/cpu/amx_target.h"
 #include "device/cpu/f16_gemm_end-inl.h"
 #include "device/cpu/f16_gemm_vnni.h"
+#include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 
 // bfloat16 GEMM by AMX, whose tiles are 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the
@@ -246,7 +247,8 @@ ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
 }  // namespace
 
 const AmxTarget* amx_target() {
-  static const bool has_amx = cpu_has_bf16_dot() && ask_for_amx();
+  static const bool has_amx =
+      cpu_has_bf16_dot() && gemm_target<float>(best_isa()).lanes == kVnniLanes && ask_for_amx();
   static const AmxTarget target{run_b_panel, run_tap_gemms, amx::split_target()};
   return has_amx ? &target : nullptr;
 }

@@ -5,10 +5,17 @@
 #include <hwy/highway.h>
 // clang-format on
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
+
+#include "onnxgrad/error.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -23,9 +30,27 @@ Isa lowest(std::int64_t chosen_bits) {
   return static_cast<Isa>(std::countr_zero(static_cast<std::uint64_t>(chosen_bits)));
 }
 
+/// Returns the compiled targets: all, or the one that the environment names and lesser ones.
+std::int64_t allowed_targets() {
+  constexpr const char* kVariable = "ONNXGRAD_MAX_ISA";
+  const char* given = std::getenv(kVariable);  // NOLINT(concurrency-mt-unsafe): only reads
+  const std::string_view most = given == nullptr ? "" : given;
+  if (most.empty()) return HWY_TARGETS;
+  std::string names;
+  for (std::int64_t left = HWY_TARGETS; left != 0; left &= left - 1) {
+    const char* name = hwy::TargetName(left & -left);
+    if (most == name) return left;
+    names += names.empty() ? name : fmt::format(", {}", name);
+  }
+  throw DeviceError(
+      {.what =
+           fmt::format("environment variable {}='{}' names no instruction set", kVariable, most),
+       .hint = fmt::format("It is the best one that may be used, one of {}.", names)});
+}
+
 std::vector<Set> find_sets() {
   std::vector<Set> sets;
-  std::int64_t left = hwy::SupportedTargets() & HWY_TARGETS;
+  std::int64_t left = hwy::SupportedTargets() & allowed_targets();
   for (; left != 0; left &= left - 1) {  // a better target has a lower bit
     const std::int64_t target = left & -left;
     sets.push_back({lowest(HWY_CHOSEN_TARGET_SHIFT(target)), hwy::TargetName(target)});
