@@ -237,3 +237,27 @@ def test_readers_are_named_as_operators() -> None:
     weights = {weight.name: weight for weight in og.report(proto).weights}
     assert weights["w"].trainable
     assert weights["w"].op_type in ("FakeQuantize", "MatMul")
+
+
+def test_a_bias_is_no_more_than_its_integers_can_be() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[N, 2] x) => (float[N, 2] y)
+        <int8[2, 2] w = {1, 2, 3, 4}, float ws = {1e-4}, int8 z = {0}, float xs = {1e-5},
+         int32[2] b = {1000, 1}, float bs = {1e-9}> {
+          q = QuantizeLinear (x, xs, z)
+          d = DequantizeLinear (q, xs, z)
+          v = DequantizeLinear (w, ws, z)
+          bias = DequantizeLinear (b, bs)
+          y = Gemm (d, v, bias)
+        }""")
+    x = np.zeros((1, 2), F)
+    feeds = {"x": x, "label": np.array([[9, -9]], F)}
+    session = og.TrainingSession(proto, "squared_error:reduction=sum", "sgd:lr=0.1")
+    for _ in range(8):
+        session.step(feeds)
+        trained = session.trained_model()
+        stock = run_stock(trained, {"x": x})[0]
+        np.testing.assert_allclose(session.predict({"x": x})[0], stock, rtol=1e-6)
+    steps = {one.name: onnx.numpy_helper.to_array(one) for one in trained.graph.initializer}["b"]
+    assert steps.tolist() == [2**31 - 1, -(2**31)]
+    np.testing.assert_allclose(stock, [[2.1474836, -2.1474836]], rtol=1e-6)

@@ -199,21 +199,31 @@ ir::Function straight_through_body(std::string_view base_name, const std::vector
   return std::move(f).finish({f.op("DequantizeLinear", operands, std::move(back))});
 }
 
+constexpr double kMostSteps = 2147483648.0;  // of a bias: all float32 below are numbers of 32 bits
+
 // Body of RoundedBias.
 ir::Function rounded_bias_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
                                const std::vector<Attribute>& attributes) {
   FunctionBody f(base_name, "steps", attributes);
   Value* bias = f.input("bias");
   Value* scale = f.input("scale");
+  const auto limit = [&](double steps) {
+    return f.op("CastLike", {f.constant(Tensor::scalar(steps)), bias});
+  };
   Value* codes = f.op("Round", {f.op("Div", {bias, scale})});
+  codes = f.op("Clip", {codes, limit(-kMostSteps), limit(kMostSteps)});
   return std::move(f).finish({f.op("Mul", {codes, scale})});
 }
 
-// y = bias rounded to whole numbers of the scale:  dbias = dy;  dscale = dy (y - bias) / scale
+// y = bias rounded to whole numbers of the scale:  dbias = dy;  dscale = dy (y - bias) / scale;
+// where it is clipped,  dbias = 0;  dscale = dy y / scale
 std::vector<Value*> rounded_bias_vjp(VjpContext& ctx, GraphBuilder& g) {
-  std::vector<Value*> grads = {ctx.cotangent(0), nullptr};
+  Value* bias = ctx.input(0);
+  Value* steps = g.abs(g.div(bias, ctx.input(1)));
+  Value* is_kept = g.op("LessOrEqual", {steps, g.scalar_like(bias, kMostSteps)});
+  std::vector<Value*> grads = {keep_where(g, is_kept, ctx.cotangent(0)), nullptr};
   if (ctx.needs(1)) {
-    Value* change = g.div(g.sub(ctx.output(0), ctx.input(0)), ctx.input(1));
+    Value* change = g.div(g.sub(ctx.output(0), keep_where(g, is_kept, bias)), ctx.input(1));
     grads[1] = g.sum_to(g.mul(ctx.cotangent(0), change), ctx.input(1));
   }
   return grads;

@@ -18,11 +18,14 @@ std::string copy_name(std::string_view purpose, std::string_view state_name) {
 }  // namespace
 
 StateSnapshot::StateSnapshot(StepRunner& step)
-    : step_(step), copies_(step.state().make_copies()), initial_(step.state().initial_values()) {
-  step_.state().add_snapshot_bytes(step_.state().bytes());
+    : step_(step),
+      copies_(step.state().make_copies()),
+      initial_(step.state().initial_values()),
+      bytes_(step.state().bytes()) {
+  step_.state().add_snapshot_bytes(bytes_);
 }
 
-StateSnapshot::~StateSnapshot() { step_.state().add_snapshot_bytes(-step_.state().bytes()); }
+StateSnapshot::~StateSnapshot() { step_.state().add_snapshot_bytes(-bytes_); }
 
 void StateSnapshot::take() {
   is_initial_ = step_.state().has_initial_values();

@@ -37,6 +37,7 @@ class StateSnapshot {
   StepRunner& step_;
   std::vector<Tensor> copies_;   ///< memory that nothing has touched until it is written to
   std::vector<Tensor> initial_;  ///< empty: there are none
+  std::int64_t bytes_ = 0;       ///< that it counts
   bool is_initial_ = false;      ///< the values are these
   std::int64_t steps_ = 0;
 };
