@@ -46,16 +46,18 @@ ForwardBackward& ForwardBackward::operator=(ForwardBackward&&) noexcept = defaul
 
 namespace {
 
+std::vector<Tensor> on_host(const std::vector<DeviceTensor>& tensors) {
+  std::vector<Tensor> result;
+  for (const DeviceTensor& tensor : tensors) result.push_back(tensor.to_host());
+  return result;
+}
+
 NamedTensors on_host(const NamedDeviceTensors& tensors) {
   NamedTensors result;
   for (const auto& [name, tensor] : tensors) {
     result.push_back({.name = name, .tensor = tensor.to_host()});
   }
   return result;
-}
-
-ForwardBackward::Gradients on_host(const ForwardBackward::DeviceGradients& gradients) {
-  return {.weights = on_host(gradients.weights), .inputs = on_host(gradients.inputs)};
 }
 
 Tensor ones_like(const Tensor& tensor) {
@@ -68,6 +70,23 @@ Tensor ones_like(const Tensor& tensor) {
     std::copy_n(one.raw(), size, place);
   }
   return ones;
+}
+
+ForwardBackward::Context last_context(const train::SplitRunner& runner) {
+  if (!runner.contexts().empty()) return runner.contexts().back();
+  throw Error(
+      {.what = "no forward pass is open", .hint = "Call forward() in training mode first."});
+}
+
+ForwardBackward::Gradients backward_on_host(train::SplitRunner& runner,
+                                            std::span<const DeviceTensor> output_gradients,
+                                            const ForwardBackward::Context& context) {
+  ForwardBackward::Gradients result;
+  runner.backward(
+      output_gradients, context, [&result](const ForwardBackward::DeviceGradients& gradients) {
+        result = {.weights = on_host(gradients.weights), .inputs = on_host(gradients.inputs)};
+      });
+  return result;
 }
 
 std::vector<DeviceTensor> placed(std::span<const Tensor> tensors) {
@@ -89,21 +108,18 @@ ForwardBackward::Result ForwardBackward::forward(const NamedTensors& inputs, boo
   for (const auto& [name, tensor] : inputs) {
     feeds.push_back({.name = name, .tensor = DeviceTensor(tensor)});
   }
-  DeviceResult computed = forward_on_device(feeds, training);
-  Result result{.outputs = {}, .context = std::move(computed.context)};
-  for (const DeviceTensor& output : computed.outputs) result.outputs.push_back(output.to_host());
+  const CallGuard guard(impl_->busy);
+  Result result;
+  impl_->runner.forward(feeds, training, [&result](const DeviceResult& computed) {
+    result = {.outputs = on_host(computed.outputs), .context = computed.context};
+  });
   return result;
 }
 
 ForwardBackward::DeviceGradients ForwardBackward::backward_on_device(
     std::span<const DeviceTensor> output_gradients) {
   const CallGuard guard(impl_->busy);
-  if (impl_->runner.contexts().empty()) {
-    throw Error(
-        {.what = "no forward pass is open", .hint = "Call forward() in training mode first."});
-  }
-  const Context last = impl_->runner.contexts().back();
-  return impl_->runner.backward(output_gradients, last);
+  return impl_->runner.backward(output_gradients, last_context(impl_->runner));
 }
 
 ForwardBackward::DeviceGradients ForwardBackward::backward_on_device(
@@ -113,12 +129,14 @@ ForwardBackward::DeviceGradients ForwardBackward::backward_on_device(
 }
 
 ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients) {
-  return on_host(backward_on_device(placed(output_gradients)));
+  const CallGuard guard(impl_->busy);
+  return backward_on_host(impl_->runner, placed(output_gradients), last_context(impl_->runner));
 }
 
 ForwardBackward::Gradients ForwardBackward::backward(std::span<const Tensor> output_gradients,
                                                      const Context& context) {
-  return on_host(backward_on_device(placed(output_gradients), context));
+  const CallGuard guard(impl_->busy);
+  return backward_on_host(impl_->runner, placed(output_gradients), context);
 }
 
 ForwardBackward::OutputsAndGradients ForwardBackward::run(std::span<const Tensor> inputs) {
@@ -134,16 +152,12 @@ ForwardBackward::OutputsAndGradients ForwardBackward::run(std::span<const Tensor
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     feeds.push_back({.name = declared[i].name, .tensor = DeviceTensor(inputs[i])});
   }
-  const DeviceResult computed = impl_->runner.forward(feeds, /*training=*/true);
   OutputsAndGradients result;
-  for (const DeviceTensor& output : computed.outputs) result.outputs.push_back(output.to_host());
-  try {
+  impl_->runner.forward(feeds, /*training=*/true, [&](const DeviceResult& computed) {
+    result.outputs = on_host(computed.outputs);
     const std::array<DeviceTensor, 1> ones{DeviceTensor(ones_like(result.outputs.front()))};
-    result.gradients = on_host(impl_->runner.backward(ones, computed.context));
-  } catch (...) {
-    impl_->runner.discard(computed.context);
-    throw;
-  }
+    result.gradients = backward_on_host(impl_->runner, ones, computed.context);
+  });
   return result;
 }
 

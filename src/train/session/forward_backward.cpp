@@ -152,18 +152,18 @@ void SplitRunner::make_executors() {
 }
 
 // The first pass that does not fit into the budget decides that cheap values are not saved.
-ForwardBackward::DeviceResult SplitRunner::forward(const NamedDeviceTensors& inputs,
-                                                   bool training) {
+ForwardBackward::DeviceResult SplitRunner::forward(const NamedDeviceTensors& inputs, bool training,
+                                                   const TakeResult& take) {
   if (!is_split_) split(repeats_cheap_);  // there was no memory for it
   if (!training || !backend_.options.fits_budget || repeats_cheap_ || !open_.empty()) {
-    return run_forward(inputs, training);
+    return run_forward(inputs, training, take);
   }
   try {
-    return run_forward(inputs, training);
+    return run_forward(inputs, training, take);
   } catch (const DeviceError&) {
     split(true);  // and again, with less
   }
-  return run_forward(inputs, training);
+  return run_forward(inputs, training, take);
 }
 
 // Makes the backward plan; only results are allocated besides.
@@ -182,7 +182,7 @@ void SplitRunner::prepare_backward(const Context::Data& data) {
 }
 
 ForwardBackward::DeviceResult SplitRunner::run_forward(const NamedDeviceTensors& inputs,
-                                                       bool training) {
+                                                       bool training, const TakeResult& take) {
   runtime::Executor& executor = training ? *forward_ : *inference_;
   const std::span<const runtime::Port> ports = executor.inputs();
   const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs));
@@ -202,7 +202,10 @@ ForwardBackward::DeviceResult SplitRunner::run_forward(const NamedDeviceTensors&
                                  ? DeviceTensor(output.finish(computed[i].to_host()))
                                  : computed[i]);
   }
-  if (!training) return result;
+  if (!training) {
+    if (take) take(result);
+    return result;
+  }
   const std::size_t num_statistics = split_.statistics.size();
   std::vector<DeviceTensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
                                        computed.end());
@@ -224,8 +227,10 @@ ForwardBackward::DeviceResult SplitRunner::run_forward(const NamedDeviceTensors&
   data->input_dims = input_dims_;
   if (backend_.options.fits_budget) prepare_backward(*data);
   result.context = Context(std::move(data));
-  open_.push_back(result.context);
+  open_.reserve(open_.size() + 1);
+  if (take) take(result);
   // From here on nothing throws.
+  if (result.context.data()->is_open) open_.push_back(result.context);
   std::ranges::move(statistics, weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
   ++passes_;
   return result;
@@ -308,7 +313,8 @@ std::vector<DeviceTensor> SplitRunner::backward_feeds(
 }
 
 ForwardBackward::DeviceGradients SplitRunner::backward(
-    std::span<const DeviceTensor> output_gradients, const Context& context) {
+    std::span<const DeviceTensor> output_gradients, const Context& context,
+    const TakeGradients& take) {
   check_open(context);
   Context::Data& data = *context.data();
   std::vector<DeviceTensor> gradients;
@@ -328,6 +334,7 @@ ForwardBackward::DeviceGradients SplitRunner::backward(
   for (const std::string& name : split_.gradient_inputs) {
     result.inputs.push_back({.name = name, .tensor = std::move(gradients[next++])});
   }
+  if (take) take(result);
   discard(context);
   return result;
 }

@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_FORWARD_BACKWARD_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,9 +40,15 @@ class SplitRunner {
 
   SplitRunner(Source source, ForwardBackwardOptions options);
 
-  ForwardBackward::DeviceResult forward(const NamedDeviceTensors& inputs, bool training);
+  /// Takes what a pass has computed before the pass counts: if this throws, it has not been.
+  using TakeResult = std::function<void(const ForwardBackward::DeviceResult&)>;
+  using TakeGradients = std::function<void(const ForwardBackward::DeviceGradients&)>;
+
+  /// `take` may do the backward pass, and is called again if the pass is done with less memory.
+  ForwardBackward::DeviceResult forward(const NamedDeviceTensors& inputs, bool training,
+                                        const TakeResult& take = {});
   ForwardBackward::DeviceGradients backward(std::span<const DeviceTensor> output_gradients,
-                                            const Context& context);
+                                            const Context& context, const TakeGradients& take = {});
 
   const std::vector<Context>& contexts() const { return open_; }
   void discard(const Context& context);
@@ -62,7 +69,8 @@ class SplitRunner {
   std::vector<DeviceTensor> run(runtime::Executor& executor,
                                 const std::vector<DeviceTensor>& feeds) const;
   DeviceTensor placed(const Tensor& tensor) const;
-  ForwardBackward::DeviceResult run_forward(const NamedDeviceTensors& inputs, bool training);
+  ForwardBackward::DeviceResult run_forward(const NamedDeviceTensors& inputs, bool training,
+                                            const TakeResult& take);
   // Prepares a backward pass. Throws: DeviceError, if it does not fit into the budget.
   void prepare_backward(const Context::Data& data);
   std::int64_t bytes_of(const ir::Type& type) const;
