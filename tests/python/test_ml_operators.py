@@ -337,3 +337,57 @@ def test_its_gradient_beside_differences_of_stock_onnxruntime(key: tuple[str, in
         sides.append(np.sum(run_stock(key, feeds)[sample.output] * seed, dtype=np.float64))
     difference = (sides[0] - sides[1]) / (2 * step)
     np.testing.assert_allclose(np.sum(gradient * direction), difference, rtol=2e-2, atol=2e-2)
+
+
+def coupled(classes: int, pairs: list[tuple[int, int]], offsets: np.ndarray) -> np.ndarray:
+    """Wu, Lin and Weng (2004): the least sum of (r_ji p_i - r_ij p_j)^2, by least squares."""
+    rows = np.zeros((len(pairs) + 1, classes))
+    for row, (i, j), offset in zip(rows, pairs, offsets, strict=False):
+        row[i], row[j] = 1 - 1 / (1 + np.exp(offset)), -1 / (1 + np.exp(offset))
+    rows[-1] = 1  # the sum of p, whose weight changes p by a factor alone
+    solution = np.linalg.lstsq(rows, np.eye(len(rows))[-1], rcond=None)[0]
+    return solution / solution.sum()
+
+
+@pytest.mark.parametrize("classes", [3, 5])
+def test_probabilities_of_pairs_that_agree_are_those_of_the_classes(classes: int) -> None:
+    """r_ij = p_i / (p_i + p_j): the equations that couple them are singular."""
+    rng = np.random.default_rng(classes)
+    for spread in (0.5, 2, 4):
+        p = np.exp(spread * rng.normal(size=classes))
+        p /= p.sum()
+        pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+        node = oh.make_node(
+            "SVMClassifier",
+            ["x"],
+            ["label", "y"],
+            domain=ML,
+            kernel_type="LINEAR",
+            kernel_params=[0.0, 0.0, 0.0],
+            vectors_per_class=[1] * classes,
+            support_vectors=[0.0] * 3 * classes,
+            coefficients=[0.0] * classes * (classes - 1),
+            rho=[0.0] * len(pairs),
+            prob_a=[-1.0] * len(pairs),
+            prob_b=[float(np.log(p[j] / p[i])) for i, j in pairs],
+            classlabels_ints=list(range(classes)),
+        )
+        graph = oh.make_graph(
+            [node],
+            "pairs",
+            [oh.make_tensor_value_info("x", Types.FLOAT, ["N", 3])],
+            [oh.make_tensor_value_info("y", Types.FLOAT, ["N", classes])],
+        )
+        opsets = [oh.make_opsetid("", 18), oh.make_opsetid(ML, 3)]
+        proto = oh.make_model(graph, opset_imports=opsets, ir_version=9)
+        y = og.InferenceSession(proto).run(None, {"x": NUMBERS})[0]
+        np.testing.assert_allclose(y, np.tile(p, (len(NUMBERS), 1)), rtol=2e-4)
+        passes = og.ForwardBackward(proto, weights=["label.prob_b"])
+        passes.forward({"x": NUMBERS[:1]})
+        seed = np.eye(classes, dtype=np.float32)[:1]
+        slopes = passes.backward({"y": seed}).weights["label.prob_b"]
+        offsets = np.array([np.log(p[j] / p[i]) for i, j in pairs])
+        for k, step in enumerate(1e-6 * np.eye(len(pairs))):
+            sides = [coupled(classes, pairs, offsets + sign * step)[0] for sign in (1, -1)]
+            difference = (sides[0] - sides[1]) / 2e-6
+            np.testing.assert_allclose(slopes[k], difference, rtol=1e-3, atol=1e-6)

@@ -180,9 +180,11 @@ Value* winner_of_two(GraphBuilder& g, Value* score) {
 
 // Couples pairwise probabilities r_ij into the most likely class probabilities p: Q p is constant,
 // where Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij (Wu, Lin and Weng, Probability Estimates for
-// Multi-class Classification by Pairwise Coupling, 2004). Solved by elimination, without pivoting
-// because Q is positive definite.
+// Multi-class Classification by Pairwise Coupling, 2004). Q is singular if the r_ij agree with each
+// other; (Q + 1 1') p is constant too, and that matrix is positive definite and well conditioned:
+// elimination needs no pivoting. In float64, as LIBSVM: the least p are 1e-7.
 Value* couple(GraphBuilder& g, const Pairs& pairs, Value* shares) {
+  shares = g.cast(shares, DataType::kFloat64);
   const auto n = static_cast<std::size_t>(pairs.classes);
   std::vector<std::vector<Value*>> r(n, std::vector<Value*>(n, nullptr));
   for (std::size_t p = 0; p < pairs.members.size(); ++p) {
@@ -192,13 +194,13 @@ Value* couple(GraphBuilder& g, const Pairs& pairs, Value* shares) {
     r[static_cast<std::size_t>(j)][static_cast<std::size_t>(i)] =
         g.sub(g.scalar_like(share, 1), share);
   }
-  std::vector<std::vector<Value*>> q(n, std::vector<Value*>(n, nullptr));
+  Value* one = g.scalar_like(r[0][1], 1);
+  std::vector<std::vector<Value*>> q(n, std::vector<Value*>(n, one));  // Q + 1 1'
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       if (i == j) continue;
-      q[i][j] = g.neg(g.mul(r[j][i], r[i][j]));
-      Value* square = g.mul(r[j][i], r[j][i]);
-      q[i][i] = q[i][i] == nullptr ? square : g.add(q[i][i], square);
+      q[i][j] = g.sub(one, g.mul(r[j][i], r[i][j]));
+      q[i][i] = g.add(q[i][i], g.mul(r[j][i], r[j][i]));
     }
   }
   std::vector<Value*> right(n, g.ones_like(q[0][0]));
@@ -216,7 +218,7 @@ Value* couple(GraphBuilder& g, const Pairs& pairs, Value* shares) {
     p[k] = g.div(rest, q[k][k]);
   }
   Value* all = g.concat(p, 1);
-  return g.div(all, g.reduce_sum(all, {1}, /*keepdims=*/true));
+  return g.cast(g.div(all, g.reduce_sum(all, {1}, /*keepdims=*/true)), DataType::kFloat32);
 }
 
 // Returns the class probabilities [N, C], from those of the pairs: r_ij = 1 / (1 + exp(a s + b)),
