@@ -108,8 +108,8 @@ def test_bits_of_training(name: str, dtype: str) -> None:
         assert found == again
         for weight, numbers in weights.items():
             np.testing.assert_array_equal(numbers, same[weight], err_msg=weight)
-        # Rounding in float32 only, however coarse the halves are.
-        bound = 0 if network.is_same or threads == 1 else 1e-5
+        # Rounding in float32, and the few weights that it rounds to other halves in the next step.
+        bound = 0 if network.is_same or threads == 1 else 5e-4
         np.testing.assert_allclose(found, losses, rtol=bound)
         for weight, numbers in weights.items():
             np.testing.assert_allclose(numbers, state[weight], rtol=0, atol=bound, err_msg=weight)

