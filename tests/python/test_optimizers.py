@@ -188,10 +188,7 @@ SLOTS_THAT_DECAY = {
 
 @pytest.mark.parametrize("name", SLOTS_THAT_DECAY)
 def test_averages_of_dead_units_become_zero(name, stored):
-    """Without a gradient they decay; denormal numbers, which are slow, are left out.
-
-    Without multiply-adds an average stays where its change would be a denormal number.
-    """
+    """Without a gradient they decay to a few of the smallest normal numbers, or to zero."""
     session = og.TrainingSession(
         problem(stored, np.float32), "squared_error", SLOTS_THAT_DECAY[name], threads=1
     )
