@@ -46,13 +46,15 @@ foreach(_part device memory schedule shadow stream)
     "${PROJECT_SOURCE_DIR}/src/device/testing/simulated_${_part}.cpp")
 endforeach()
 
-# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>] [ON_SIMULATED_DEVICE])
+# onnxgrad_add_test(<layer> SOURCES <file>... [DEPS <target>...] [SHARDS <n>] [ON_SIMULATED_DEVICE] [WITH_AVX2])
 #
 # The test binary onnxgrad_<layer>_test, one CTest entry per shard: a process per test would cost more
-# than the tests. ON_SIMULATED_DEVICE: all of it once more on src/device/testing/simulated_device.h. Tests are unity-built: helpers of a file live in a namespace named after the file,
-# not in an anonymous one, which several files of a batch would share.
+# than the tests. ON_SIMULATED_DEVICE: all of it once more on src/device/testing/simulated_device.h.
+# WITH_AVX2: once more as on processors without AVX-512, whose kernels cut and pack otherwise.
+# Tests are unity-built: helpers of a file live in a namespace named after the file, not in an anonymous one, which several
+# files of a batch would share.
 function(onnxgrad_add_test layer)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "ON_SIMULATED_DEVICE" "SHARDS" "SOURCES;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "ON_SIMULATED_DEVICE;WITH_AVX2" "SHARDS" "SOURCES;DEPS")
   if(NOT ONNXGRAD_BUILD_TESTS OR NOT arg_SOURCES)
     return()
   endif()
@@ -77,6 +79,11 @@ function(onnxgrad_add_test layer)
     endif()
     add_test(NAME ${name} COMMAND ${target} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${environment}")
+    if(arg_WITH_AVX2 AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+      add_test(NAME ${name}.avx2 COMMAND ${target} --gtest_brief=1)
+      set_tests_properties(${name}.avx2 PROPERTIES TIMEOUT 900
+        ENVIRONMENT "${environment};ONNXGRAD_MAX_ISA=AVX2")
+    endif()
     if(arg_ON_SIMULATED_DEVICE)
       add_test(NAME ${name}.simulated COMMAND ${target} --gtest_brief=1)
       list(APPEND environment ONNXGRAD_DEVICE=simulated)

@@ -24,23 +24,34 @@ struct JointCall {
   }
 };
 
-/// The calls of a plan, by groups of joint steps (joint_steps.h).
+/// Writes the followers of a plan's groups (joint_steps.h), each to the place of its step in
+/// `followers`; `args_of(i)`: the arguments of step i. Other places are left as they are.
+template <class ArgsOf>
+void link_followers(std::span<const PlanStep> steps, const ArgsOf& args_of,
+                    opdef::Follower* followers) {
+  for (std::size_t i = 0; i < steps.size();) {
+    const std::size_t end = i + 1 + steps[i].followers;
+    for (++i; i < end; ++i) {
+      const opdef::PreparedKernel& kernel = steps[i].kernel;
+      followers[i] = {.fn = kernel.by_blocks.fn,
+                      .data = kernel.data.get(),
+                      .args = args_of(i),
+                      .next = i + 1 < end ? followers + i + 1 : nullptr};
+    }
+  }
+}
+
+/// The calls of a plan, by groups of joint steps.
 class JointCalls {
  public:
   JointCalls() = default;
   /// `calls`: one per step; their arguments outlive this.
   JointCalls(std::span<const PlanStep> steps, std::span<const device::KernelCall> calls) {
     followers_.resize(steps.size());
-    for (std::size_t i = 0; i < steps.size();) {
-      calls_.push_back({.call = calls[i]});
-      const std::size_t end = i + 1 + steps[i].followers;
-      const opdef::Follower** next = &calls_.back().follower;
-      for (++i; i < end; ++i) {
-        followers_[i] = {
-            .fn = steps[i].kernel.by_blocks.fn, .data = calls[i].data, .args = calls[i].args};
-        *next = &followers_[i];
-        next = &followers_[i].next;
-      }
+    link_followers(steps, [&](std::size_t i) { return calls[i].args; }, followers_.data());
+    for (std::size_t i = 0; i < steps.size(); i += 1 + steps[i].followers) {
+      calls_.push_back(
+          {.call = calls[i], .follower = steps[i].followers > 0 ? &followers_[i + 1] : nullptr});
     }
   }
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "runtime/arena.h"
+#include "runtime/joint_calls.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -62,20 +63,9 @@ void PlannedBody::sort_copies() {
 }
 
 void PlannedBody::sort_arguments() {
-  std::size_t first = 0;  // of the next call
-  for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
-    const PlanStep& step = plan_.steps[i];
-    const void* data = step.kernel.data.get();
-    if (i == first) {
-      calls_.push_back({.fn = step.kernel.fn,
-                        .data = data,
-                        .first_arg = num_args_,
-                        .follower = followers_.size(),
-                        .num_followers = step.followers});
-      first += 1 + step.followers;
-    } else {
-      followers_.push_back({.fn = step.kernel.by_blocks.fn, .data = data, .first_arg = num_args_});
-    }
+  for (const PlanStep& step : plan_.steps) {
+    calls_.push_back(
+        {.fn = step.kernel.fn, .data = step.kernel.data.get(), .first_arg = num_args_});
     flops_ += step.kernel.flops;
     for (const Location& at : step.args) {
       const std::size_t arg = num_args_++;
@@ -117,7 +107,7 @@ void PlannedBody::lay_out() {
     return layout.allocate(static_cast<std::int64_t>(count * size));
   };
   args_offset_ = table(num_args_, sizeof(std::byte*));
-  followers_offset_ = table(followers_.size(), sizeof(opdef::Follower));
+  followers_offset_ = table(calls_.size(), sizeof(opdef::Follower));
   feeds_offset_ = table(feeds_.size(), sizeof(opdef::Slice));
   results_offset_ = table(results_.size(), sizeof(opdef::Slice));
   states_offset_ = table(states_.size(), 4 * sizeof(std::byte*));
@@ -185,24 +175,15 @@ class PlannedBody::Runner {
     for (const FixedArg& fixed : body_.fixed_) {
       args_[fixed.arg] = fixed.constant != nullptr ? fixed.constant : run_.workspace + fixed.offset;
     }
-    for (const Call& call : body_.calls_) link_followers(call);
+    link_followers(
+        body_.plan_.steps, [this](std::size_t i) { return args_ + body_.calls_[i].first_arg; },
+        followers_);
     for (std::size_t f = 0; f < body_.feeds_.size(); ++f) {
       feeds_[f] = run_.inputs[f];
       set(body_.feeds_[f], feeds_[f].at);
     }
     place_results(0);
     for (std::size_t s = 0; s < body_.states_.size(); ++s) start_state(s);
-  }
-
-  void link_followers(const Call& call) {
-    const std::size_t end = call.follower + call.num_followers;
-    for (std::size_t f = call.follower; f < end; ++f) {
-      const FollowerCall& follower = body_.followers_[f];
-      followers_[f] = {.fn = follower.fn,
-                       .data = follower.data,
-                       .args = args_ + follower.first_arg,
-                       .next = f + 1 < end ? followers_ + f + 1 : nullptr};
-    }
   }
 
   void place_results(std::int64_t iteration) {
@@ -274,9 +255,12 @@ class PlannedBody::Runner {
   void iterate(const opdef::Launch& launch, std::int64_t iteration) {
     const opdef::StepCells cells = opdef::cells_of_iteration(*launch.cells, iteration);
     opdef::Launch own{.stream = launch.stream, .cells = &cells};
-    for (const Call& call : body_.calls_) {
-      own.follower = call.num_followers > 0 ? followers_ + call.follower : nullptr;
+    for (std::size_t i = 0; i < body_.calls_.size();) {
+      const Call& call = body_.calls_[i];
+      const std::size_t num_followers = body_.plan_.steps[i].followers;
+      own.follower = num_followers > 0 ? followers_ + i + 1 : nullptr;
       call.fn(call.data, args_ + call.first_arg, own);
+      i += 1 + num_followers;
     }
     for (const Copy& c : body_.preserved_) copy(resolve(c.to), resolve(c.from), c.bytes);
     for (const Copy& c : body_.result_copies_) {
@@ -304,7 +288,7 @@ class PlannedBody::Runner {
   const PlannedBody& body_;
   const opdef::BodyRun& run_;
   std::byte** args_;
-  opdef::Follower* followers_;
+  opdef::Follower* followers_;  // by step
   opdef::Slice* feeds_;
   opdef::Slice* results_;
   Buffers* states_;

@@ -29,14 +29,6 @@ class PlannedBody final : public opdef::CompiledBody {
     opdef::KernelFn fn = nullptr;
     const void* data = nullptr;
     std::size_t first_arg = 0;
-    std::size_t follower = 0;  ///< the first of those that run with it, of `num_followers`
-    std::size_t num_followers = 0;
-  };
-  /// A kernel that runs with the one before it (joint_steps.h).
-  struct FollowerCall {
-    opdef::BlockFn fn = nullptr;
-    const void* data = nullptr;
-    std::size_t first_arg = 0;
   };
   /// An argument whose place is fixed for the whole run.
   struct FixedArg {
@@ -62,8 +54,7 @@ class PlannedBody final : public opdef::CompiledBody {
 
   Plan plan_;
   std::vector<opdef::TensorDesc> outputs_;
-  std::vector<Call> calls_;
-  std::vector<FollowerCall> followers_;
+  std::vector<Call> calls_;  // by step
   std::size_t num_args_ = 0;
   std::vector<FixedArg> fixed_;
   std::vector<Args> feeds_;    // arguments of each feed

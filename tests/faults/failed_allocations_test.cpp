@@ -284,15 +284,17 @@ std::shared_ptr<ForwardBackward> passes_of(const char* model) {
   return std::make_shared<ForwardBackward>(Model::from_text(model), options);
 }
 
-Subject forward(const char* model) {
-  auto passes = passes_of(model);
-  return {.call =
-              [=](std::int64_t rows) {
-                for (const auto& open : passes->contexts()) passes->discard(open);
-                return passes->forward({rows_of(rows)[0]}, true).outputs;
-              },
+Subject passing(const char* model,
+                const std::function<std::vector<Tensor>(ForwardBackward&, std::int64_t)>& call) {
+  const auto passes = passes_of(model);
+  return {.call = [=](std::int64_t rows) { return call(*passes, rows); },
           .state = [=] { return passes->weights(); },
           .set_state = [=](const NamedTensors& state) { passes->set_weights(state); }};
+}
+
+std::vector<Tensor> forward(ForwardBackward& passes, std::int64_t rows) {
+  for (const auto& open : passes.contexts()) passes.discard(open);
+  return passes.forward({rows_of(rows)[0]}, true).outputs;
 }
 
 std::vector<Tensor> values_of(const NamedTensors& tensors) {
@@ -301,19 +303,13 @@ std::vector<Tensor> values_of(const NamedTensors& tensors) {
   return values;
 }
 
-Subject both_passes(const char* model) {
-  const auto passes = passes_of(model);
-  return {.call =
-              [=](std::int64_t rows) {
-                auto result = passes->run(std::vector{rows_of(rows)[0].tensor});
-                train_test::stop_failing();
-                std::vector<Tensor> all = values_of(result.gradients.weights);
-                all.insert(all.end(), result.outputs.begin(), result.outputs.end());
-                EXPECT_TRUE(passes->contexts().empty());
-                return all;
-              },
-          .state = [=] { return passes->weights(); },
-          .set_state = [=](const NamedTensors& state) { passes->set_weights(state); }};
+std::vector<Tensor> both_passes(ForwardBackward& passes, std::int64_t rows) {
+  auto result = passes.run(std::vector{rows_of(rows)[0].tensor});
+  train_test::stop_failing();
+  std::vector<Tensor> all = values_of(result.gradients.weights);
+  all.insert(all.end(), result.outputs.begin(), result.outputs.end());
+  EXPECT_TRUE(passes.contexts().empty());
+  return all;
 }
 
 TrainingOptions with_outputs() {
@@ -353,9 +349,9 @@ const std::vector<Scenario>& scenarios() {
       {.name = "run", .make = [] { return inference(kLayers); }},
       {.name = "run_dynamic", .make = [] { return inference(kDynamic); }},
       {.name = "run_looped", .make = [] { return inference(kLooped); }},
-      {.name = "forward", .make = [] { return forward(kStatistics); }},
-      {.name = "forward_dynamic", .make = [] { return forward(kDynamic); }},
-      {.name = "both_passes", .make = [] { return both_passes(kStatistics); }},
+      {.name = "forward", .make = [] { return passing(kStatistics, forward); }},
+      {.name = "forward_dynamic", .make = [] { return passing(kDynamic, forward); }},
+      {.name = "both_passes", .make = [] { return passing(kStatistics, both_passes); }},
   };
   return all;
 }

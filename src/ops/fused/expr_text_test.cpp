@@ -214,15 +214,23 @@ bool is_inexact(const ExprProgram& program) {
   });
 }
 
+// Quotients of small differences magnify what tiles round once.
+bool divides_by_difference(const ExprProgram& program) {
+  return std::ranges::any_of(program.instructions, [&](const opdef::ExprInstruction& in) {
+    return in.op == ExprOp::kDiv &&
+           program.instructions[static_cast<std::size_t>(in.b)].op == ExprOp::kSub;
+  });
+}
+
 // Exact programs have the same numbers, others nearly.
 double tolerance_of(const Asked& node) {
   const bool sums = std::ranges::find(node.op.folds, opdef::Fold::kSum) != node.op.folds.end();
   if (!is_floating(node.op.compute)) return 0;
   if (!sums && !is_inexact(node.op.program) && !(node.op.post && is_inexact(*node.op.post)))
     return 0;
-  // Quotients of small differences magnify what tiles round once; a number that is float32 on the
-  // way shows nevertheless.
-  return node.op.compute == DataType::kFloat32 ? 64 * 0x1p-24 : 0x1p-33;
+  constexpr double kUnits = 64;
+  if (node.op.compute == DataType::kFloat32) return kUnits * 0x1p-24;
+  return divides_by_difference(node.op.program) ? 0x1p-33 : kUnits * 0x1p-53;
 }
 
 std::string difference(const Tensor& text, const Tensor& tiles, double tolerance) {
